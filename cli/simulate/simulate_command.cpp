@@ -13,6 +13,7 @@
 #include "cli/simulate/collective_command.h"
 #include "cli/simulate/parallel_options.h"
 #include "cli/simulate/partition_choice.h"
+#include "cli/simulate/serving_command.h"
 #include "cli/simulate/simulate_devices.h"
 #include "cli/simulate/simulate_output.h"
 #include "model/base/error.h"
@@ -312,6 +313,7 @@ void add_simulate(Command app, const Globals& globals) {
   command.require_subcommand(1);
   add_prefill(command, globals);
   add_simulate_collective(command, globals);
+  add_simulate_serving(command, globals);
 }
 
 }  // namespace kvcast::cli

@@ -1,0 +1,316 @@
+#include "cli/simulate/serving_command.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "cli/frame/progress_bar.h"
+#include "cli/frame/request_options.h"
+#include "cli/simulate/serving_output.h"
+#include "cli/simulate/workload_flags.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "model/base/stopwatch.h"
+#include "reports/plot/serving_log.h"
+#include "search/serving_rate.h"
+#include "simulate/serving/model_server.h"
+#include "simulate/serving/serving_scenario.h"
+
+namespace kvcast::cli {
+namespace {
+
+struct Options {
+  std::string scenario;
+  RequestOptions request;
+  WorkloadFlags workload;
+  std::string scheduler;
+  std::string replicas = "1";
+  std::string router = "round-robin";
+  std::string decoders = "0";
+  std::string decode_scheduler;
+  double link_gb_per_s = 0;
+  double link_latency_s = 0;
+  std::string slo;
+  bool find_max_rate = false;
+  double first_rate = 1;
+  std::string trace;
+  std::string plot;
+  std::string csv;
+  bool json = false;
+  std::string beside_scenario;  ///< the first given flag that excludes --scenario
+};
+
+/// Flags that a scenario file replaces.
+constexpr const char* model_flags[]{"--model",    "--hardware", "--method",
+                                    "--engine",   "--dtype",    "--scheduler",
+                                    "--replicas", "--router",   "--decode-servers"};
+
+/// Servers, and what an answer says of them.
+struct Setup {
+  simulate::ServingSetup serving;
+  std::optional<simulate::ServerMemory> memory;
+  std::string title;
+  ordered_json facts;
+};
+
+/// Bytes of a prompt's cache for each token, from server to server.
+simulate::CacheLink cache_link(const Options& o, const simulate::ModelServer& server) {
+  const simulate::SchedulerSettings& s = server.servers.settings;
+  const double bytes_per_token = server.memory.block_bytes / static_cast<double>(s.block_size);
+  if (!(o.link_gb_per_s > 0)) {
+    throw Error("--decode-servers needs --kv-link-gb-per-s, the link that the caches go over");
+  }
+  return {o.link_latency_s, bytes_per_token / (o.link_gb_per_s * 1e9)};
+}
+
+Setup from_scenario(const Options& o) {
+  if (!o.beside_scenario.empty()) {
+    throw Error(
+        fmt::format("--scenario: cannot be combined with {}; the scenario file describes "
+                    "the server",
+                    o.beside_scenario));
+  }
+  simulate::ServingScenario scenario = simulate::read_serving_scenario(o.scenario);
+  Setup setup;
+  setup.title = fmt::format("{} of {}", name(scenario.settings.policy), o.scenario);
+  setup.facts = {{"scheduler", name(scenario.settings.policy)},
+                 {"kv_blocks", scenario.settings.num_blocks},
+                 {"block_size", scenario.settings.block_size}};
+  setup.serving.servers = {std::move(scenario.settings), std::move(scenario.cost), 1};
+  return setup;
+}
+
+Setup from_model(const Options& o, const Globals& globals) {
+  for (const auto& [flag, value] :
+       {std::pair{"--model", &o.request.model}, std::pair{"--hardware", &o.request.hardware}}) {
+    if (value->empty()) throw Error(std::string(flag) + " is required, or --scenario FILE");
+  }
+  const roofline::Configuration c = parse_configuration(o.request, globals.catalog());
+  simulate::ModelServer server = simulate::make_model_server(c, o.scheduler, "--scheduler");
+  Setup setup;
+  setup.memory = server.memory;
+  const simulate::SchedulerSettings& s = server.servers.settings;
+  setup.title =
+      fmt::format("{} on {}{}, {}, {}", c.architecture.name,
+                  c.parallelism.is_one() ? "" : std::to_string(c.parallelism.devices()) + " x ",
+                  c.hardware.name, to_string(c.methods), name(s.policy));
+  const std::uint64_t replicas = parse_token_count(o.replicas, "--replicas");
+  const std::uint64_t decoders =
+      o.decoders == "0" ? 0 : parse_token_count(o.decoders, "--decode-servers");
+  setup.facts = {{"model", c.architecture.name},
+                 {"hardware", c.hardware.name},
+                 {"engine", c.engine.name},
+                 {"method", to_string(c.methods)},
+                 {"scheduler", name(s.policy)},
+                 {"devices", c.parallelism.devices() * (replicas + decoders)},
+                 {"kv_blocks", s.num_blocks},
+                 {"block_size", s.block_size},
+                 {"max_num_seqs", s.max_num_seqs},
+                 {"max_num_batched_tokens", s.max_num_batched_tokens},
+                 {"weight_bytes", server.memory.weight_bytes},
+                 {"activation_bytes", server.memory.activation_bytes},
+                 {"kv_cache_bytes", server.memory.block_bytes * static_cast<double>(s.num_blocks)}};
+  setup.serving.router = parse_flag("--router", o.router, simulate::parse_router);
+  if (decoders > 0) {
+    if (s.policy != simulate::Policy::VllmV1) {
+      throw Error("--decode-servers", "scheduler " + std::string(name(s.policy)), "vllm-v1");
+    }
+    const std::string& text = o.decode_scheduler.empty() ? o.scheduler : o.decode_scheduler;
+    simulate::ModelServer decoder = simulate::make_model_server(c, text, "--decode-scheduler");
+    setup.serving.link = cache_link(o, decoder);
+    decoder.servers.count = decoders;
+    setup.serving.decoders = std::move(decoder.servers);
+  }
+  server.servers.count = replicas;
+  setup.serving.servers = std::move(server.servers);
+  return setup;
+}
+
+Setup make_setup(const Options& o, const Globals& globals) {
+  Setup setup = o.scenario.empty() ? from_model(o, globals) : from_scenario(o);
+  setup.serving.closed_loop = o.workload.closed_loop();
+  return setup;
+}
+
+void use_blocks(simulate::ServingSetup& setup, std::uint64_t block_tokens) {
+  setup.servers.settings.request_block_tokens = block_tokens;
+  if (setup.decoders) setup.decoders->settings.request_block_tokens = block_tokens;
+}
+
+void find_max_rate(const Options& o, const Objective& objective, const Globals& globals) {
+  if (objective.slo.is_empty()) {
+    throw Error("--find-max-rate needs --slo ttft=..,tpot=.. or e2e=.., the objective to meet");
+  }
+  if (o.workload.closed_loop()) {
+    throw Error("--find-max-rate", "--arrivals closed, whose rate follows from its users",
+                "poisson, gamma, uniform, or the times of a file");
+  }
+  const Setup facts = make_setup(o, globals);
+  search::RateSearch search;
+  search.attainment = objective.attainment;
+  search.first_rate = o.first_rate;
+  const Stopwatch watch;
+  ProgressBar bar(globals.quiet);
+  const search::RateFound found = search::find_max_rate(search, [&](double rate) {
+    Setup setup = make_setup(o, globals);
+    const auto requests = o.workload.open(rate);
+    use_blocks(setup.serving, requests->block_tokens());
+    return serve(setup.serving, *requests, objective.slo);
+  });
+  ordered_json j = facts.facts;
+  j["max_rate"] = found.rate;
+  j["max_rate_per_device"] = found.rate / j.value("devices", 1.0);
+  j["attainment"] = objective.attainment;
+  j["rates"] = rows_of(found.tried, [](const search::ServedRate& t) {
+    ordered_json row{{"rate", t.rate}, {"holds", t.holds}};
+    row.update(serving_json(t.times));
+    return row;
+  });
+  if (!o.plot.empty()) {
+    reports::Plot plot;
+    plot.title = facts.title;
+    plot.x = {.label = "requests a second", .column = "rate", .scale = reports::Scale::Log10};
+    plot.y = {.label = "seconds", .column = "seconds", .scale = reports::Scale::Log10};
+    reports::Series mean{"mean TTFT"};
+    reports::Series tail{"p99 TTFT", {}, reports::Style::Dashed};
+    reports::Series tpot{"mean TPOT"};
+    for (const search::ServedRate& t : found.tried) {
+      mean.points.push_back({t.rate, t.times.ttft_s.mean});
+      tail.points.push_back({t.rate, t.times.ttft_s.p99});
+      tpot.points.push_back({t.rate, t.times.tpot_s.mean});
+    }
+    plot.series = {std::move(mean), std::move(tail), std::move(tpot)};
+    if (objective.slo.ttft_s) plot.levels.push_back({"TTFT's limit", *objective.slo.ttft_s});
+    if (objective.slo.tpot_s) plot.levels.push_back({"TPOT's limit", *objective.slo.tpot_s});
+    reports::write_plot(plot, o.plot);
+  }
+  const std::vector<Column> columns{{"rate", "rate", in("{:.4g}")},
+                                    {"holds", "holds", if_true("yes")},
+                                    {"keep the objective", "slo_attainment", in_percent},
+                                    {"mean TTFT", "/ttft_s/mean", in_seconds},
+                                    {"p99 TTFT", "/ttft_s/p99", in_seconds},
+                                    {"mean TPOT", "/tpot_s/mean", in_seconds},
+                                    {"tokens/s", "output_token_throughput", in("{:.0f}")}};
+  if (!o.csv.empty()) write_rows_csv(csv_target(o.csv), columns, j["rates"]);
+  if (o.json) return print_json(j);
+  const std::string answer =
+      found.rate > 0 ? fmt::format("{:.4g} requests a second", found.rate)
+                     : std::string("no rate meets the objective, not even one request at a time");
+  print_text(fmt::format("{}\n{}: at least {:g} % of {} requests keep the objective\n\n{}",
+                         facts.title, answer, 100 * objective.attainment,
+                         found.tried.empty() ? 0 : found.tried.front().times.requests,
+                         table_text(columns, j["rates"])));
+}
+
+void run_serving(const Options& o, const Globals& globals) {
+  o.workload.check();
+  const Objective objective = parse_objective(o.slo);
+  if (!o.plot.empty()) reports::plot_files(o.plot);  // refuses a wrong name before anything runs
+  if (o.find_max_rate) return find_max_rate(o, objective, globals);
+  Setup setup = make_setup(o, globals);
+  const auto requests = o.workload.open();
+  use_blocks(setup.serving, requests->block_tokens());
+  std::optional<reports::RequestRows> rows;
+  if (!o.csv.empty()) rows.emplace(csv_target(o.csv));
+  reports::ServingLog log;
+  const bool logs = !o.trace.empty() || !o.plot.empty();
+  simulate::ServingWatch watch;
+  if (logs) watch.on_step = [&](const simulate::ServedStep& s) { log.step(s); };
+  if (rows || logs) {
+    watch.on_finished = [&](const simulate::Sequence& s) {
+      if (rows) rows->finished(s);
+      if (logs) log.finished(s);
+    };
+  }
+  constexpr std::uint64_t most_told = 3;
+  std::uint64_t told = 0;
+  watch.on_rejected = [&](const simulate::ServingRequest& r, const std::string& reason) {
+    if (rows) rows->rejected(r, reason);
+    if (told++ < most_told) globals.warn(fmt::format("request {} is rejected: {}", r.id, reason));
+  };
+  const simulate::ServingTimes times = serve(setup.serving, *requests, objective.slo, watch);
+  if (told > most_told) globals.warn(fmt::format("{} more are rejected", told - most_told));
+  if (rows) rows->flush();
+  if (!o.trace.empty()) log.write_trace(o.trace);
+  if (!o.plot.empty()) {
+    reports::write_plot(log.occupancy_plot(setup.title), o.plot);
+    reports::write_plot(log.latency_plot(setup.title), reports::picture_beside(o.plot, "-latency"));
+  }
+  if (o.json) {
+    ordered_json j = setup.facts;
+    j.update(serving_json(times));
+    return print_json(j);
+  }
+  std::string text = setup.title + "\n";
+  if (setup.memory) {
+    const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
+    const simulate::SchedulerSettings& s = setup.serving.servers.settings;
+    text +=
+        fmt::format("{} of weights, {} of activations, a cache of {} in {} blocks of {} tokens\n",
+                    bytes(setup.memory->weight_bytes), bytes(setup.memory->activation_bytes),
+                    bytes(setup.memory->block_bytes * static_cast<double>(s.num_blocks)),
+                    s.num_blocks, s.block_size);
+  }
+  print_text(text + serving_text(times, objective.slo));
+}
+
+}  // namespace
+
+void add_simulate_serving(Command command, const Globals& globals) {
+  Command c = command.add_subcommand(
+      "serving",
+      "Simulate a queue of requests in front of servers, step by step.\n\nExamples:\n"
+      "  kvcast simulate serving --model llama-3.1-8b --hardware h100-sxm --engine vllm "
+      "--arrivals poisson:rate=8 --prompt-lens lognormal:mean=1000,p50=700 --output-lens 200 "
+      "--slo ttft=1,tpot=0.05\n"
+      "  kvcast simulate serving --model llama-3.1-8b --hardware h100-sxm --engine vllm "
+      "--requests trace.jsonl --find-max-rate --slo ttft=2,tpot=0.1\n"
+      "  kvcast simulate serving --scenario scenario.json --requests trace.csv --json");
+  const auto o = std::make_shared<Options>();
+  o->request.attention.clear();
+  RequestOptions& request = o->request;
+  c.add("--scenario FILE.json", o->scenario,
+        "a scheduler with explicit costs of its steps instead of a model");
+  o->workload.add_to(c);
+  request.add_device_flags_to(c, false);
+  c.add("--method", request.method);
+  c.add("--engine", request.engine);
+  request.devices.add_to(c);
+  c.add("--platform", request.platform);
+  c.add("--set", request.set);
+  c.add("--scheduler NAME[:KEY=VALUE,...]", o->scheduler,
+        "vllm-v1, vllm-v0, sarathi, orca, static, trtllm-guaranteed, trtllm-utilization, sglang "
+        "or sglang-lpm, with max_num_seqs, max_num_batched_tokens, num_blocks, block_size, ...; "
+        "default: the engine's");
+  c.add("--replicas N", o->replicas, "servers that share the requests");
+  c.add("--router HOW", o->router, "round-robin, least-loaded or prefix-aware");
+  c.add("--decode-servers N", o->decoders,
+        "servers that decode; --replicas then read the prompts and send their caches");
+  c.add("--decode-scheduler NAME[:KEY=VALUE,...]", o->decode_scheduler, "default: as --scheduler");
+  c.add("--kv-link-gb-per-s GB/S", o->link_gb_per_s,
+        "bandwidth from each prompt server to the decoders, in 1e9 bytes/s");
+  c.add("--kv-link-latency-s SECONDS", o->link_latency_s, "of each transfer of a cache");
+  c.add("--slo LIMITS", o->slo,
+        "ttft=S,tpot=S,e2e=S: what a request must keep; attainment=F: by how many, for "
+        "--find-max-rate [0.9]");
+  c.add("--find-max-rate", o->find_max_rate,
+        "search for the highest rate at which the objective holds");
+  c.add("--first-rate R", o->first_rate, "requests a second where that search begins").positive();
+  c.add("--csv", o->csv, "a row for each request, or for each rate of --find-max-rate");
+  c.add("--json", o->json);
+  c.add("--trace FILE.json", o->trace, "write a Chrome trace, for ui.perfetto.dev").writes();
+  c.add("--plot", o->plot,
+        "draw queue and cache over time, and beside it the spread of latencies; with "
+        "--find-max-rate latencies over the rate");
+  c.callback([o, c, &globals] {
+    for (const char* flag : model_flags) {
+      if (o->beside_scenario.empty() && c.flag(flag).is_given()) o->beside_scenario = flag;
+    }
+    run_serving(*o, globals);
+  });
+}
+
+}  // namespace kvcast::cli

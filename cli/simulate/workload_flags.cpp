@@ -1,0 +1,134 @@
+#include "cli/simulate/workload_flags.h"
+
+#include <utility>
+
+#include "cli/frame/request_options.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "simulate/serving/request_files.h"
+
+namespace kvcast::cli {
+namespace {
+
+constexpr const char* heading = "Requests";
+/// As `vllm bench serve` of vLLM 0.11.
+constexpr std::uint64_t default_count = 1000;
+
+std::uint64_t whole(const std::string& text, const char* flag, std::uint64_t fallback) {
+  return text.empty() ? fallback : parse_token_count(text, flag);
+}
+
+std::unique_ptr<simulate::RequestSource> open_file(const WorkloadFlags& f) {
+  return simulate::open_requests(
+      f.requests, {.first_requests = whole(f.first_requests, "--first-requests", 0),
+                   .block_tokens = whole(f.block_tokens, "--request-block-tokens", 0),
+                   .arrival_column = f.arrival_column,
+                   .output_tokens = whole(f.output_tokens, "--output-tokens", 0)});
+}
+
+/// The same requests at times that are all stretched alike.
+class Stretched : public simulate::RequestSource {
+ public:
+  Stretched(std::unique_ptr<simulate::RequestSource> requests, double factor)
+      : requests_(std::move(requests)), factor_(factor) {}
+  std::optional<simulate::ServingRequest> next() override {
+    std::optional<simulate::ServingRequest> r = requests_->next();
+    if (r) r->arrival_s *= factor_;
+    return r;
+  }
+  std::uint64_t block_tokens() const override { return requests_->block_tokens(); }
+
+ private:
+  std::unique_ptr<simulate::RequestSource> requests_;
+  double factor_;
+};
+
+/// Requests of a file over the time of the last one.
+double rate_of(const WorkloadFlags& f) {
+  const auto requests = open_file(f);
+  double count = 0;
+  double last_s = 0;
+  while (const auto r = requests->next()) {
+    ++count;
+    last_s = r->arrival_s;
+  }
+  if (last_s == 0) {
+    throw Error(f.requests, "requests that all arrive at 0",
+                "times that can be stretched to other rates, or --arrivals poisson:rate=R");
+  }
+  return count / last_s;
+}
+
+}  // namespace
+
+void WorkloadFlags::add_to(Command c) {
+  const auto add = [&c](const char* flag, std::string& value, const char* help) {
+    c.add(flag, value, help).group(heading);
+  };
+  add("--requests FILE", requests,
+      "a trace: kvcast's CSV or JSONL, Mooncake, Azure, BurstGPT, AccelMark, or vLLM's detailed "
+      "results");
+  add("--first-requests N", first_requests, "stop after so many of the file");
+  add("--request-block-tokens N", block_tokens, "tokens of each prefix block of the file");
+  add("--arrival-column NAME", arrival_column, "column of a file with several arrival times");
+  add("--output-tokens N", output_tokens, "of each request, for a file without");
+  add("--arrivals HOW", arrivals,
+      "poisson:rate=R, gamma:rate=R,burstiness=B, uniform:rate=R, burst, or "
+      "closed:users=N[,think=S]; with --requests: instead of the file's times");
+  add("--prompt-lens LENGTHS", prompt_lens,
+      "N, uniform:LO,HI, normal:mean=M,sd=S, lognormal:mean=M,p50=P, or empirical:FILE");
+  add("--output-lens LENGTHS", output_lens, "likewise");
+  add("--prefixes SPEC", prefixes, "prompts begin with shared ones: prefix:groups=G,tokens=T");
+  add("--num-requests N", count, "how many are generated [1000]");
+  add("--seed N", seed, "of everything that is drawn");
+}
+
+void WorkloadFlags::check() const {
+  const bool generated = !prompt_lens.empty() || !output_lens.empty() || !prefixes.empty();
+  if (is_file() && (generated || !count.empty())) {
+    throw Error(
+        "--requests: cannot be combined with --prompt-lens, --output-lens, --prefixes and "
+        "--num-requests; the file has the lengths");
+  }
+  if (is_file()) return;
+  if (arrivals.empty() || prompt_lens.empty() || output_lens.empty()) {
+    throw Error(
+        "--requests FILE is required, or all of --arrivals, --prompt-lens and --output-lens");
+  }
+}
+
+std::unique_ptr<simulate::RequestSource> WorkloadFlags::open(
+    const std::optional<double>& rate) const {
+  std::optional<simulate::Arrivals> how;
+  if (!arrivals.empty()) how = simulate::parse_arrivals(arrivals, "--arrivals");
+  const std::uint64_t own_seed = whole(seed, "--seed", 1);
+  if (how && rate) how->rate = *rate;
+  if (is_file()) {
+    auto from_file = open_file(*this);
+    if (how) {
+      std::uint64_t number = 0;
+      if (how->rescale) {
+        for (const auto all = open_file(*this); all->next();) ++number;
+      }
+      return simulate::with_arrivals(std::move(from_file), *how, number, own_seed);
+    }
+    if (!rate) return from_file;
+    return std::make_unique<Stretched>(std::move(from_file), rate_of(*this) / *rate);
+  }
+  simulate::GeneratedLoad load;
+  load.arrivals = *how;
+  load.prompt = simulate::parse_lengths(prompt_lens, "--prompt-lens");
+  load.output = simulate::parse_lengths(output_lens, "--output-lens");
+  if (!prefixes.empty()) load.prefixes = simulate::parse_shared_prefixes(prefixes, "--prefixes");
+  load.block_tokens = whole(block_tokens, "--request-block-tokens", load.block_tokens);
+  load.count = whole(count, "--num-requests", default_count);
+  load.seed = own_seed;
+  return simulate::generate_requests(load);
+}
+
+std::optional<simulate::ClosedLoop> WorkloadFlags::closed_loop() const {
+  if (arrivals.empty()) return {};
+  return simulate::closed_loop(simulate::parse_arrivals(arrivals, "--arrivals"));
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,38 @@
+/// The flags that name a workload: requests from a file, or generated ones.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cli/frame/arguments.h"
+#include "simulate/serving/generated_requests.h"
+#include "simulate/serving/requests.h"
+
+namespace kvcast::cli {
+
+struct WorkloadFlags {
+  std::string requests;
+  std::string first_requests;
+  std::string block_tokens;
+  std::string arrival_column;
+  std::string output_tokens;
+  std::string arrivals;
+  std::string prompt_lens;
+  std::string output_lens;
+  std::string prefixes;
+  std::string count;
+  std::string seed = "1";
+
+  void add_to(Command command);
+  bool is_file() const { return !requests.empty(); }
+  /// Throws Error where the flags name no workload, or two.
+  void check() const;
+  /// Opens or generates the requests. `rate`: in the place of that of --arrivals or, for a file,
+  /// the times that it has are stretched to this rate.
+  std::unique_ptr<simulate::RequestSource> open(const std::optional<double>& rate = {}) const;
+  std::optional<simulate::ClosedLoop> closed_loop() const;
+};
+
+}  // namespace kvcast::cli

@@ -1,0 +1,119 @@
+#include <string>
+
+#include "tests/cli/program.h"
+#include "tests/test_folder.h"
+
+namespace kvcast::cli {
+namespace {
+
+const std::string one_gpu = "simulate serving --model llama-3.1-8b --hardware h100-sxm ";
+
+const std::vector<std::string> contract{"requests",
+                                        "finished",
+                                        "rejected",
+                                        "duration_s",
+                                        "ttft_s",
+                                        "tpot_s",
+                                        "itl_s",
+                                        "e2e_s",
+                                        "steps",
+                                        "preemptions",
+                                        "prefix_hit_rate",
+                                        "peak_kv_blocks",
+                                        "peak_running",
+                                        "request_throughput",
+                                        "output_token_throughput",
+                                        "goodput_requests_per_s",
+                                        "slo_attainment"};
+
+double mean(const json& j, const char* key) { return j.at(key).at("mean").get<double>(); }
+
+TEST_CASE("simulate serving: one request alone takes what it is estimated to") {
+  for (const std::string engine : {"ideal", "vllm", "tensorrt-llm"}) {
+    CAPTURE(engine);
+    const json alone = run_json(one_gpu +
+                                "--arrivals burst --num-requests 1 --prompt-lens 1500 "
+                                "--output-lens 64 --engine " +
+                                engine + " --json");
+    const json estimate = run_json(
+        "estimate --model llama-3.1-8b --hardware h100-sxm "
+        "--prompt-len 1500 --output-len 64 --engine " +
+        engine + " --json");
+    for (const std::string& key : contract) CHECK(alone.contains(key));
+    for (const char* key : {"ttft_s", "tpot_s", "itl_s", "e2e_s"}) {
+      for (const char* of : {"mean", "p50", "p90", "p95", "p99"}) CHECK(alone[key].contains(of));
+    }
+    CHECK(mean(alone, "ttft_s") == near(estimate["ttft_s"].get<double>()).epsilon(1e-9));
+    CHECK(mean(alone, "tpot_s") == near(estimate["tpot_s"].get<double>()).epsilon(1e-9));
+    CHECK(alone["steps"] == 64);
+  }
+}
+
+TEST_CASE("simulate serving: explicit costs, by hand") {
+  const TestFolder folder;
+  const std::string scenario = folder / "scenario.json";
+  const std::string requests = folder / "requests.csv";
+  std::ofstream(scenario) << R"({"policy": "vllm-v1", "cost": {"base_s": 1}, "block_size": 4,
+      "num_blocks": 3, "max_num_batched_tokens": 8})";
+  std::ofstream(requests) << "arrival_s,prompt_tokens,output_tokens\n0,4,4\n0,4,4\n0,40,1\n";
+  const json j = run_json("simulate serving --scenario '" + scenario + "' --requests '" + requests +
+                          "' --json");
+  // As in serving_test; the third needs ten blocks of three.
+  CHECK(j["finished"] == 2);
+  CHECK(j["rejected"] == 1);
+  CHECK(j["preemptions"] == 1);
+  CHECK(j["prefill_tokens"] == 13);
+  CHECK(j["duration_s"] == 7);
+  CHECK(mean(j, "ttft_s") == 1);
+  CHECK(mean(j, "e2e_s") == 5.5);
+  const json two = run_json("simulate serving --scenario '" + scenario + "' --requests '" +
+                            requests + "' --first-requests 1 --json");
+  CHECK(two["requests"] == 1);
+  CHECK(two["duration_s"] == 4);
+}
+
+TEST_CASE("simulate serving: the highest rate lies between the last that holds and the next") {
+  const json j = run_json(one_gpu +
+                          "--engine vllm --arrivals poisson:rate=1 --prompt-lens 1000 "
+                          "--output-lens 100 --num-requests 300 --slo ttft=0.3,tpot=0.03 "
+                          "--find-max-rate --json");
+  const double rate = j["max_rate"].get<double>();
+  CHECK(rate > 1);
+  bool holds_at = false;
+  double first_failure = 1e9;
+  for (const json& row : j["rates"]) {
+    CHECK(row["holds"] == (row["slo_attainment"].get<double>() >= 0.9));
+    holds_at |= row["rate"] == rate && row["holds"] == true;
+    if (row["holds"] == false) first_failure = std::min(first_failure, row["rate"].get<double>());
+  }
+  CHECK(holds_at);
+  CHECK(first_failure > rate);
+  CHECK(first_failure < 1.011 * rate);
+  const json never = run_json(one_gpu +
+                              "--arrivals poisson:rate=1 --prompt-lens 1000 "
+                              "--output-lens 2 --num-requests 3 --slo ttft=1us --find-max-rate "
+                              "--json");
+  CHECK(never["max_rate"] == 0);
+}
+
+TEST_CASE("simulate serving: rows, timeline and pictures") {
+  const TestFolder folder;
+  const std::string at = folder / "";
+  run_well(one_gpu +
+           "--engine vllm --arrivals poisson:rate=5 --prompt-lens uniform:1,3000 "
+           "--output-lens 20 --num-requests 50 --csv '" +
+           at + "rows.csv' --trace '" + at + "trace.json' --plot '" + at + "load.svg'");
+  const CsvTable rows = CsvTable::read(at + "rows.csv");
+  CHECK(rows.size() == 50);
+  std::ifstream trace(at + "trace.json");
+  const json events = json::parse(trace).at("traceEvents");
+  std::size_t begun = 0;
+  for (const json& e : events)
+    if (e.at("ph") == "b") ++begun;
+  CHECK(begun == 100);  // to the first token, and later ones
+  CHECK(fs::exists(at + "load.svg"));
+  CHECK(fs::exists(at + "load-latency.svg"));
+}
+
+}  // namespace
+}  // namespace kvcast::cli
