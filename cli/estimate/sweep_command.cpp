@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "cli/estimate/serving_axes.h"
 #include "cli/frame/command.h"
 #include "cli/frame/interrupt_guard.h"
 #include "cli/frame/mpirun_environment.h"
@@ -47,6 +48,7 @@ struct Options {
   bool restart = false;
   bool dry_run = false;
   bool json = false;
+  ServingAxes serving;
 };
 
 /// In the order of --help. Each takes a list, or a range of numbers.
@@ -83,7 +85,9 @@ constexpr const char* description =
     "Forecast a grid of requests, as CSV.\n\n"
     "Examples:\n"
     "  kvcast sweep --model llama-7b,pythia-1.4b --hardware a100-80gb --prompt-len 1k..16k:x2\n"
-    "  kvcast sweep -m llama-3.1-8b --hardware h100-sxm,h200 --batch 1..64:x2 --csv sweep.csv";
+    "  kvcast sweep -m llama-3.1-8b --hardware h100-sxm,h200 --batch 1..64:x2 --csv sweep.csv\n"
+    "  kvcast sweep --serving -m llama-3.1-8b --hardware h100-sxm --engine vllm --prompt-lens 1000 "
+    "--output-lens 100 --arrivals poisson:rate=1 --rate 1..32:x2 --scheduler vllm-v1,vllm-v0";
 
 constexpr const char* footer =
     "A LIST is a,b,c; a RANGE is a list of numbers (k is 1024) and of ranges: 1k..128k:x2 (times\n"
@@ -166,6 +170,7 @@ Request parse_request(const Options& o, const Globals& globals) {
   // All of this is found now and not after the sweep.
   if (!o.dry_run) reports::check_any_possible(request.grid);
   if (o.plot.empty()) return request;
+  if (o.serving.serving) return request;
   if (o.plot_kind != "parts" && request.grid.spec().prompt_len.size() < 2) {
     throw Error("--plot", "one prompt length", "several, such as --prompt-len 1k..16k:x2");
   }
@@ -269,8 +274,10 @@ void say_missing_bounds(const Globals& globals, const SweepGrid& grid) {
   globals.say("note: " + note + others);
 }
 
-void draw(const Options& o, const Globals& globals, const SweepGrid& grid) {
+void draw(const Options& o, const Globals& globals, const SweepGrid& grid,
+          const std::optional<reports::ServingSweep>& serving) {
   if (o.plot.empty()) return;
+  if (serving) return reports::write_plot(reports::serving_sweep_plot(*serving, o.csv), o.plot);
   const bool memory = o.plot_kind == "memory";
   const bool parts = o.plot_kind == "parts";
   const reports::SweepPlot drawn = plot_of(o, grid, parts ? reports::max_bars : reports::max_lines);
@@ -291,13 +298,23 @@ bool sweep(const Options& o, const Globals& globals, Messenger* ranks) {
   if (!request) return true;
   const bool speaks = ranks == nullptr || ranks->rank() == 0;
   reports::SweepOptions options;
+  std::optional<reports::ServingSweep> serving;
+  if (o.serving.serving) {
+    if (ranks != nullptr) throw Error("--serving", "mpirun", "--shard I/N for each process");
+    serving.emplace(o.serving.over(request->grid));
+    if (!o.plot.empty() && (o.csv.empty() || serving->rates.size() < 2)) {
+      throw Error(
+          "--plot with --serving needs --csv FILE and several rates, such as "
+          "--rate 1..64:x2");
+    }
+  }
   if (o.dry_run) {
     if (speaks) print_dry_run(o, *request);
     return true;
   }
   if (speaks) {
     warn_of_contexts(globals, request->grid);
-    say_missing_bounds(globals, request->grid);
+    if (!serving) say_missing_bounds(globals, request->grid);
   }
   options.shard = request->shard;
   options.csv = o.csv;
@@ -313,11 +330,12 @@ bool sweep(const Options& o, const Globals& globals, Messenger* ranks) {
     options.on_progress = [&bar](const reports::SweepProgress& p) {
       bar.draw(p.rows, p.rows_resumed, p.total_rows, p.elapsed_s);
     };
-    result = reports::run_sweep(request->grid, options, ranks);
+    result = serving ? reports::run_serving_sweep(*serving, options)
+                     : reports::run_sweep(request->grid, options, ranks);
   }
   if (!speaks) return true;
   if (!result.stopped) {
-    draw(o, globals, request->grid);
+    draw(o, globals, request->grid, serving);
     print_result(o, globals, result);
     return true;
   }
@@ -370,6 +388,7 @@ void add_sweep(Command app, const Globals& globals) {
   command.add("--set KEY=LIST", o->set, "a config entry, e.g. num_key_value_heads=1,8,32")
       .allow_extra_args(false)
       .group("Axes");
+  o->serving.add_to(command);
   command.add("--spec FILE", o->spec, "read the axes from a JSON file");
   command.add("--csv", o->csv, "file to write; default, or -: stdout");
   command.add("--plot", o->plot,

@@ -9,8 +9,8 @@
 
 #include "cli/frame/progress_bar.h"
 #include "cli/frame/request_options.h"
-#include "cli/simulate/serving_output.h"
-#include "cli/simulate/workload_flags.h"
+#include "cli/frame/serving_output.h"
+#include "cli/frame/workload_flags.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
 #include "model/base/stopwatch.h"

@@ -115,5 +115,52 @@ TEST_CASE("simulate serving: rows, timeline and pictures") {
   CHECK(fs::exists(at + "load-latency.svg"));
 }
 
+TEST_CASE("sweep --serving: each row is the server that simulate serving shows") {
+  const TestFolder folder;
+  const std::string csv = folder / "servers.csv";
+  const std::string load =
+      "--prompt-lens 500 --output-lens 20 --arrivals poisson:rate=1 --num-requests 60 ";
+  const std::string grid =
+      "sweep --serving --model llama-3.1-8b --hardware h100-sxm,a100-80gb --engine vllm " + load +
+      "--scheduler vllm-v1:max_num_seqs=4,vllm-v0 --rate 2..8:x2 ";
+  run_well(grid + "--csv '" + csv + "'");
+  const CsvTable rows = CsvTable::read(csv);
+  REQUIRE(rows.size() == 2 * 2 * 3);
+  CHECK(rows[1].text("scheduler") == "vllm-v1:max_num_seqs=4");
+  CHECK(rows[1].number("rate") == 4);
+  const json one = run_json(one_gpu +
+                            "--engine vllm --prompt-lens 500 --output-lens 20 "
+                            "--arrivals poisson:rate=4 --num-requests 60 --scheduler "
+                            "vllm-v1:max_num_seqs=4 --json");
+  CHECK(rows[1].number("ttft_mean_s") == mean(one, "ttft_s"));
+  CHECK(rows[1].number("steps") == one["steps"].get<double>());
+  // The number of threads does not matter.
+  std::ifstream whole_file(csv);
+  const std::string whole(std::istreambuf_iterator<char>(whole_file), {});
+  const std::string again = folder / "again.csv";
+  run_well(grid + "--threads 1 --csv '" + again + "'");
+  std::ifstream again_file(again);
+  CHECK(std::string(std::istreambuf_iterator<char>(again_file), {}) == whole);
+}
+
+TEST_CASE("choose serving: servers by requests a second and device") {
+  const json j = run_json(
+      "choose serving --model llama-3.1-8b --hardware h100-sxm,l4 --engine vllm --tp 1,2 "
+      "--prompt-lens 500 --output-lens 50 --arrivals poisson:rate=1 --num-requests 100 "
+      "--slo ttft=1,tpot=0.1 --rate 30 --max-devices 4 --json");
+  const json& rows = j["rows"];
+  REQUIRE(rows.size() + j["rejected"].size() == 4);
+  CHECK(rows[0]["on_front"] == true);
+  for (const json& row : rows) {
+    const double servers = row["servers"].get<double>();
+    CHECK(servers * row["max_rate"].get<double>() >= 30);
+    CHECK((servers - 1) * row["max_rate"].get<double>() < 30);
+    CHECK(row["all_devices"].get<int>() <= 4);
+    CHECK(row["max_rate_per_device"].get<double>() <= rows[0]["max_rate_per_device"].get<double>());
+  }
+  // An L4 has a sixth of an H100's bandwidth: 30 requests a second take more than four.
+  CHECK(j["rejected"].size() > 0);
+}
+
 }  // namespace
 }  // namespace kvcast::cli

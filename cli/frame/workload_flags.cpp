@@ -1,4 +1,4 @@
-#include "cli/simulate/workload_flags.h"
+#include "cli/frame/workload_flags.h"
 
 #include <utility>
 
@@ -124,6 +124,18 @@ std::unique_ptr<simulate::RequestSource> WorkloadFlags::open(
   load.count = whole(count, "--num-requests", default_count);
   load.seed = own_seed;
   return simulate::generate_requests(load);
+}
+
+std::string WorkloadFlags::in_words() const {
+  std::string words = is_file() ? "requests of " + requests
+                                : "prompts of " + prompt_lens + ", outputs of " + output_lens;
+  for (const auto& [what, value] :
+       {std::pair{", ", &arrivals}, std::pair{", first ", &first_requests},
+        std::pair{", arrivals ", &arrival_column}, std::pair{", outputs ", &output_tokens},
+        std::pair{", ", &prefixes}, std::pair{", requests ", &count}}) {
+    if (!value->empty()) words += what + *value;
+  }
+  return words + (seed == "1" ? "" : ", seed " + seed);
 }
 
 std::optional<simulate::ClosedLoop> WorkloadFlags::closed_loop() const {

@@ -1,4 +1,4 @@
-#include "cli/simulate/serving_output.h"
+#include "cli/frame/serving_output.h"
 
 #include <charconv>
 #include <cmath>

@@ -33,6 +33,8 @@ struct WorkloadFlags {
   /// the times that it has are stretched to this rate.
   std::unique_ptr<simulate::RequestSource> open(const std::optional<double>& rate = {}) const;
   std::optional<simulate::ClosedLoop> closed_loop() const;
+  /// "poisson:rate=1, prompts of 1000, outputs of 200"
+  std::string in_words() const;
 };
 
 }  // namespace kvcast::cli

@@ -1,0 +1,242 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "cli/choose/choose_parts.h"
+#include "cli/choose/ranking.h"
+#include "cli/estimate/serving_axes.h"
+#include "cli/frame/progress_bar.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "model/base/stopwatch.h"
+#include "reports/plot/plot.h"
+#include "search/serving_rate.h"
+#include "simulate/serving/model_server.h"
+
+namespace kvcast::cli {
+namespace {
+
+struct Options {
+  std::map<std::string, std::vector<std::string>> axes;  ///< texts of the flags, by JSON key
+  ServingAxes serving;
+  std::string max_devices = "8";
+  double rate = 0;
+  std::string plot;
+  RowsOutput output;
+};
+
+constexpr const char* axis_flags[][2] = {{"--model LIST", ""},
+                                         {"--hardware LIST", ""},
+                                         {"--engine LIST", "software that runs the model"},
+                                         {"--method LIST", "methods separated by ';'"},
+                                         {"--dtype LIST", ""},
+                                         {"--weight-dtype LIST", ""},
+                                         {"--cache-dtype LIST", ""},
+                                         {"--tp LIST", "devices of a server"},
+                                         {"--platform LIST", ""}};
+
+std::string key_of(std::string flag) {
+  flag = flag.substr(2, flag.find(' ') - 2);
+  std::replace(flag.begin(), flag.end(), '-', '_');
+  return flag;
+}
+
+reports::SweepSpec spec_of(const Options& o) {
+  reports::SweepSpec spec;
+  for (const auto& [key, values, fallback] : reports::word_axes) {
+    const auto texts = o.axes.find(key);
+    if (texts == o.axes.end() || texts->second.empty()) continue;
+    const std::string flag = reports::flag_of(key);
+    const bool options = reports::has_options(key);
+    spec.*values =
+        options
+            ? reports::parse_method_words(fmt::format("{}", fmt::join(texts->second, ";")), flag)
+            : reports::parse_words(fmt::format("{}", fmt::join(texts->second, ",")), flag);
+  }
+  return spec;
+}
+
+/// One kind of server and the highest rate at which it keeps the objective.
+ordered_json server_row(const reports::ServingSweep& sweep, std::uint64_t configuration,
+                        const std::string& scheduler, const Objective& objective) {
+  const reports::SweepGrid& grid = sweep.grid;
+  ordered_json row{{"server", grid.label(configuration)}};
+  try {
+    const roofline::Configuration c = grid.configuration(configuration);
+    const auto make = [&] { return simulate::make_model_server(c, scheduler, "--scheduler"); };
+    const simulate::ModelServer one = make();
+    const std::uint64_t devices = c.parallelism.devices();
+    row["scheduler"] =
+        scheduler.empty() ? std::string(name(one.servers.settings.policy)) : scheduler;
+    row["server"] = fmt::format("{}{}{}, {}, {}",
+                                grid.spec().model.size() > 1 ? c.architecture.name + ", " : "",
+                                c.hardware.name, devices > 1 ? ", " + to_string(c.parallelism) : "",
+                                to_string(c.methods), row["scheduler"].get<std::string>());
+    row["devices"] = devices;
+    const search::RateFound found =
+        search::find_max_rate({.attainment = objective.attainment}, [&](double rate) {
+          simulate::ServingSetup setup;
+          setup.servers = make().servers;
+          const auto requests = sweep.open(rate);
+          setup.servers.settings.request_block_tokens = requests->block_tokens();
+          return serve(setup, *requests, objective.slo);
+        });
+    row["max_rate"] = found.rate;
+    if (found.rate == 0) {
+      row["reason"] = "no rate meets the objective";
+      return row;
+    }
+    row["max_rate_per_device"] = found.rate / static_cast<double>(c.parallelism.devices());
+    for (const search::ServedRate& t : found.tried) {
+      if (t.rate != found.rate) continue;
+      row["output_token_throughput_per_device"] =
+          t.times.output_token_throughput / static_cast<double>(c.parallelism.devices());
+      row["ttft_mean_s"] = t.times.ttft_s.mean;
+      row["ttft_p99_s"] = t.times.ttft_s.p99;
+      row["tpot_mean_s"] = t.times.tpot_s.mean;
+      row["e2e_mean_s"] = t.times.e2e_s.mean;
+    }
+  } catch (const Error& e) {
+    row["reason"] = e.what();
+  }
+  return row;
+}
+
+/// Servers for the rate that is wanted, and what is wrong with those that do not fit the budget.
+void add_servers(double rate, std::uint64_t most_devices, ordered_json& row) {
+  if (row.contains("reason")) return;
+  const std::uint64_t devices = row["devices"];
+  std::uint64_t servers = 1;
+  if (rate > 0) {
+    servers = static_cast<std::uint64_t>(std::ceil(rate / row["max_rate"].get<double>()));
+  }
+  row["servers"] = servers;
+  row["all_devices"] = servers * devices;
+  if (servers * devices > most_devices) {
+    row["reason"] =
+        fmt::format("{} devices, above --max-devices {}", servers * devices, most_devices);
+  }
+}
+
+/// On the front unless another one takes more requests a device and answers no later.
+void mark_front(ordered_json& rows) {
+  for (ordered_json& row : rows) {
+    row["on_front"] = false;
+    if (row.contains("reason")) continue;
+    const double rate = row["max_rate_per_device"];
+    const double latency = row["e2e_mean_s"];
+    std::string better;
+    for (const ordered_json& other : rows) {
+      if (other.contains("reason")) continue;
+      const double r = other["max_rate_per_device"];
+      const double l = other["e2e_mean_s"];
+      if (r >= rate && l <= latency && (r > rate || l < latency)) better = other["server"];
+    }
+    row["on_front"] = better.empty();
+    row["note"] = better.empty() ? "" : "slower and fewer than " + better;
+  }
+}
+
+void choose(const Options& o, const Globals& globals) {
+  o.output.check();
+  for (const char* flag : {"model", "hardware"}) {
+    if (o.axes.at(flag).empty()) throw Error(fmt::format("--{} is required", flag));
+  }
+  const Objective objective = parse_objective(o.serving.slo);
+  if (objective.slo.is_empty()) {
+    throw Error("--slo is required: ttft=S, tpot=S or e2e=S, what a request must keep");
+  }
+  const reports::SweepGrid grid(spec_of(o), globals.catalog());
+  const reports::ServingSweep sweep = o.serving.over(grid);
+  const std::uint64_t most_devices = parse_token_count(o.max_devices, "--max-devices");
+  if (!o.plot.empty()) reports::plot_files(o.plot);
+  Ranking ranking;
+  ranking.head = {{"objective", o.serving.slo},
+                  {"attainment", objective.attainment},
+                  {"workload", sweep.workload},
+                  {"max_devices", most_devices},
+                  {"rate", o.rate > 0 ? ordered_json(o.rate) : ordered_json(nullptr)}};
+  const Stopwatch watch;
+  ProgressBar bar(globals.quiet);
+  const std::uint64_t all = grid.num_configurations() * sweep.schedulers.size();
+  for (std::uint64_t c = 0; c < grid.num_configurations(); ++c) {
+    for (const std::string& scheduler : sweep.schedulers) {
+      ranking.rows.push_back(server_row(sweep, c, scheduler, objective));
+      add_servers(o.rate, most_devices, ranking.rows.back());
+      bar.draw(ranking.rows.size(), 0, all, watch.seconds());
+    }
+  }
+  mark_front(ranking.rows);
+  const auto rank = [](const ordered_json& row) {
+    return std::pair(row.contains("reason"), -row.value("max_rate_per_device", 0.0));
+  };
+  std::stable_sort(ranking.rows.begin(), ranking.rows.end(),
+                   [&](const ordered_json& a, const ordered_json& b) { return rank(a) < rank(b); });
+  ranking.table = {{"server", "server"},
+                   {"devices", "devices"},
+                   {"requests/s", "max_rate", in("{:.4g}")},
+                   {"requests/s, a device", "max_rate_per_device", in("{:.4g}")},
+                   {"mean TTFT", "ttft_mean_s", in_seconds},
+                   {"mean TPOT", "tpot_mean_s", in_seconds},
+                   {"end to end", "e2e_mean_s", in_seconds},
+                   {"servers", "servers"},
+                   {"", "on_front", if_true("on the front")},
+                   {"", "note"}};
+  ranking.csv =
+      columns_of({"server", "scheduler", "devices", "max_rate", "max_rate_per_device",
+                  "output_token_throughput_per_device", "ttft_mean_s", "ttft_p99_s", "tpot_mean_s",
+                  "e2e_mean_s", "servers", "all_devices", "on_front", "note"});
+  ranking.rejected = [](const ordered_json& row) { return row["server"].get<std::string>(); };
+  if (!o.plot.empty()) {
+    reports::Plot plot;
+    plot.title = "servers at their highest rate, " + sweep.workload;
+    plot.x = {.label = "mean end-to-end time (s)",
+              .column = "e2e_mean_s",
+              .scale = reports::Scale::Log10};
+    plot.y = {.label = "requests a second and device",
+              .column = "max_rate_per_device",
+              .scale = reports::Scale::Log10};
+    for (const ordered_json& row : ranking.rows) {
+      if (row.contains("reason")) continue;
+      const bool front = row["on_front"];
+      const reports::Point point{row["e2e_mean_s"], row["max_rate_per_device"], row["server"]};
+      series_of(plot.series, front ? "on the front" : "others", reports::Style::Marks)
+          .points.push_back(point);
+      if (front) plot.annotations.push_back({point.x, point.y, point.name});
+    }
+    reports::write_plot(plot, o.plot);
+  }
+  print_ranking(ranking, o.output);
+}
+
+}  // namespace
+
+void add_choose_serving(Command command, const Globals& globals) {
+  Command c = command.add_subcommand(
+      "serving",
+      "Rank servers by the requests a second that a device takes while an objective holds.\n\n"
+      "Examples:\n"
+      "  kvcast choose serving --model llama-3.1-8b --hardware h100-sxm,l40s --engine vllm "
+      "--tp 1,2 --prompt-lens 1000 --output-lens 200 --arrivals poisson:rate=1 "
+      "--slo ttft=1,tpot=0.05 --rate 40 --max-devices 16");
+  const auto o = std::make_shared<Options>();
+  for (const auto& [flag, help] : axis_flags) {
+    c.add(flag, o->axes[key_of(flag)], help).allow_extra_args(false).group("Axes");
+  }
+  c.add("--scheduler LIST", o->serving.schedulers, "schedulers separated by ';'")
+      .allow_extra_args(false)
+      .group("Axes");
+  o->serving.workload.add_to(c);
+  c.add("--slo LIMITS", o->serving.slo, "ttft=S,tpot=S,e2e=S,attainment=F");
+  c.add("--rate R", o->rate, "requests a second that all servers together must take").positive();
+  c.add("--max-devices N", o->max_devices, "the budget");
+  c.add("--plot", o->plot, "draw requests a second and device over the end-to-end time");
+  o->output.add_to(c);
+  c.callback([o, &globals] { choose(*o, globals); });
+}
+
+}  // namespace kvcast::cli

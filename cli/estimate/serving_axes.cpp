@@ -1,0 +1,79 @@
+#include "cli/estimate/serving_axes.h"
+
+#include <charconv>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "model/base/error.h"
+
+namespace kvcast::cli {
+namespace {
+
+double rate_of(std::string_view text) {
+  double rate = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rate);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  if (!whole || !(rate > 0 && std::isfinite(rate))) {
+    throw Error("--rate", "'" + std::string(text) + "'",
+                "numbers above 0, such as 0.5,1,2 or 1..64:x2");
+  }
+  return rate;
+}
+
+}  // namespace
+
+std::vector<double> parse_rates(const std::string& text) {
+  std::vector<double> rates;
+  for (const std::string& word : reports::parse_words(text, "--rate")) {
+    const std::size_t dots = word.find("..");
+    if (dots == std::string::npos) {
+      rates.push_back(rate_of(word));
+      continue;
+    }
+    const std::size_t times = word.find(":x", dots);
+    const double first = rate_of(word.substr(0, dots));
+    const double last = rate_of(word.substr(dots + 2, times - dots - 2));
+    const double factor = times == std::string::npos ? 2 : rate_of(word.substr(times + 2));
+    if (factor <= 1) throw Error("--rate", "'" + word + "'", "a factor above 1");
+    for (double rate = first; rate <= last * (1 + 1e-12); rate *= factor) rates.push_back(rate);
+  }
+  return rates;
+}
+
+void ServingAxes::add_to(Command c) {
+  c.add("--serving", serving, "a queue of requests at each point, as kvcast simulate serving");
+  c.add("--scheduler LIST", schedulers,
+        "with --serving: schedulers separated by ';', or by ',' unless KEY=VALUE follows it")
+      .allow_extra_args(false)
+      .group("Axes");
+  c.add("--rate LIST", rates,
+        "with --serving: requests a second, 0.5,1,2 or 1..64:x2; default: the requests' own times")
+      .group("Axes");
+  c.add("--slo LIMITS", slo, "with --serving: ttft=S,tpot=S,e2e=S, what a request must keep");
+  workload.add_to(c);
+}
+
+reports::ServingSweep ServingAxes::over(const reports::SweepGrid& grid) const {
+  workload.check();
+  if (grid.num_sizes() > 1 || !grid.spec().prompt_len.empty()) {
+    throw Error(
+        "--serving: cannot be combined with --batch, --prompt-len and --output-len; the "
+        "workload has the lengths (--prompt-lens, --output-lens or --requests)");
+  }
+  reports::ServingSweep sweep{grid, {}, {}, {}, {}, parse_objective(slo).slo};
+  sweep.schedulers = schedulers.empty()
+                         ? std::vector<std::string>{""}
+                         : reports::parse_method_words(
+                               fmt::format("{}", fmt::join(schedulers, ";")), "--scheduler");
+  sweep.rates = rates.empty() ? std::vector<double>{0} : parse_rates(rates);
+  sweep.open = [this](double rate) {
+    return workload.open(rate > 0 ? std::optional(rate) : std::nullopt);
+  };
+  sweep.workload = workload.in_words();
+  workload.open();  // what is wrong with it is found before the first point
+  return sweep;
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,29 @@
+/// `--serving` of `kvcast sweep`: its axes and its workload.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/frame/serving_output.h"
+#include "cli/frame/workload_flags.h"
+#include "reports/sweep/serving_sweep.h"
+
+namespace kvcast::cli {
+
+struct ServingAxes {
+  bool serving = false;
+  std::vector<std::string> schedulers;
+  std::string rates;
+  std::string slo;
+  WorkloadFlags workload;
+
+  void add_to(Command command);
+  /// Throws Error naming the flag for every wrong value, and for axes of sizes, which a workload
+  /// has of its own.
+  reports::ServingSweep over(const reports::SweepGrid& grid) const;
+};
+
+/// "0.5,1,2" or "1..64:x2": rates above 0, of requests a second. Throws Error naming --rate.
+std::vector<double> parse_rates(const std::string& text);
+
+}  // namespace kvcast::cli

@@ -1,0 +1,137 @@
+#include "reports/sweep/serving_sweep.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "model/base/error.h"
+#include "model/base/stopwatch.h"
+#include "model/io/files/csv_table.h"
+#include "model/io/files/sweep_file.h"
+#include "simulate/parallel_for.h"
+#include "simulate/serving/model_server.h"
+
+namespace kvcast::reports {
+namespace {
+
+constexpr std::string_view result_columns =
+    "requests,finished,rejected,duration_s,request_throughput,output_token_throughput,"
+    "ttft_mean_s,ttft_p50_s,ttft_p90_s,ttft_p99_s,tpot_mean_s,tpot_p50_s,tpot_p99_s,itl_p99_s,"
+    "e2e_mean_s,e2e_p50_s,e2e_p99_s,goodput_requests_per_s,slo_attainment,preemptions,"
+    "prefix_hit_rate,peak_kv_blocks,kv_blocks,peak_running,steps,devices,error";
+
+/// The configuration's own columns, which come before the sizes.
+std::string header() {
+  const std::string_view sizes = ",batch,prompt_len,output_len";
+  const std::string_view own = sweep_input_columns.substr(0, sweep_input_columns.find(sizes));
+  return fmt::format("{},scheduler,rate,{}\n", own, result_columns);
+}
+
+struct Place {
+  std::uint64_t configuration = 0;
+  const std::string& scheduler;
+  double rate = 0;
+};
+Place place_of(const ServingSweep& s, std::uint64_t point) {
+  const std::uint64_t rates = s.rates.size();
+  const std::uint64_t schedulers = s.schedulers.size();
+  return {point / rates / schedulers, s.schedulers[point / rates % schedulers],
+          s.rates[point % rates]};
+}
+
+std::string rate_cell(double rate) { return rate > 0 ? fmt::format("{}", rate) : ""; }
+
+std::string row_of(const ServingSweep& s, std::uint64_t point) {
+  const Place at = place_of(s, point);
+  std::string row = s.grid.cells(at.configuration);
+  std::string scheduler = at.scheduler;
+  try {
+    const roofline::Configuration c = s.grid.configuration(at.configuration);
+    simulate::ModelServer server = simulate::make_model_server(c, at.scheduler, "--scheduler");
+    if (scheduler.empty()) scheduler = name(server.servers.settings.policy);
+    const auto requests = s.open(at.rate);
+    server.servers.settings.request_block_tokens = requests->block_tokens();
+    const std::uint64_t blocks = server.servers.settings.num_blocks;
+    simulate::ServingSetup setup;
+    setup.servers = std::move(server.servers);
+    const simulate::ServingTimes t = serve(setup, *requests, s.slo);
+    row += fmt::format(
+        ",{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},",
+        csv_cell(scheduler), rate_cell(at.rate), t.requests, t.finished, t.rejected, t.duration_s,
+        t.request_throughput, t.output_token_throughput, t.ttft_s.mean, t.ttft_s.p50, t.ttft_s.p90,
+        t.ttft_s.p99, t.tpot_s.mean, t.tpot_s.p50, t.tpot_s.p99, t.itl_s.p99, t.e2e_s.mean,
+        t.e2e_s.p50, t.e2e_s.p99, t.goodput_requests_per_s, t.slo_attainment, t.counts.preemptions,
+        t.prefix_hit_rate(), t.peak_kv_blocks, blocks, t.counts.peak_running, t.steps,
+        c.parallelism.devices());
+  } catch (const Error& e) {
+    const auto results = std::count(result_columns.begin(), result_columns.end(), ',');
+    row += fmt::format(",{},{},{}{}", csv_cell(scheduler), rate_cell(at.rate),
+                       std::string(static_cast<std::size_t>(results), ','), csv_cell(e.what()));
+  }
+  return row + "\n";
+}
+
+}  // namespace
+
+SweepResult run_serving_sweep(const ServingSweep& s, const SweepOptions& o) {
+  const PointRange range = o.shard.of(s.num_points());
+  const SweepIdentity identity{
+      header(),
+      fmt::format("{} serving {} {} {}", s.grid.fingerprint(), fmt::join(s.schedulers, ";"),
+                  fmt::join(s.rates, ","), s.workload),
+      range.first, range.last - range.first};
+  SweepFile file = o.csv.empty() ? SweepFile(o.descriptor, o.descriptor_name, identity)
+                                 : SweepFile(o.csv, identity, o.restart);
+  SweepResult result;
+  result.num_points = identity.num_points;
+  result.rows_resumed = result.rows_written = file.rows_found();
+  result.num_errors = file.errors_found();
+  const Stopwatch watch;
+  // Points take about as long as each other, so a row for each thread at a time keeps their order.
+  const std::uint64_t at_once = 4ull * o.num_threads;
+  while (result.rows_written < result.num_points && !(o.stop != nullptr && o.stop->load())) {
+    const std::uint64_t first = range.first + result.rows_written;
+    std::vector<std::string> rows(std::min(at_once, range.last - first));
+    simulate::parallel_for(rows.size(), o.num_threads,
+                           [&](std::size_t i) { rows[i] = row_of(s, first + i); });
+    for (const std::string& row : rows) {
+      file.append(row);
+      ++result.rows_written;
+      if (!row.ends_with(",\n")) ++result.num_errors;
+    }
+    file.sync();
+    if (o.on_progress) {
+      o.on_progress({result.rows_written, result.num_points, result.rows_resumed, watch.seconds()});
+    }
+  }
+  result.stopped = result.rows_written < result.num_points;
+  if (result.stopped) {
+    result.partial = file.partial().string();
+  } else {
+    file.finish();
+  }
+  result.elapsed_s = watch.seconds();
+  return result;
+}
+
+Plot serving_sweep_plot(const ServingSweep& s, const std::filesystem::path& csv) {
+  const CsvTable table = CsvTable::read(csv);
+  Plot plot;
+  plot.title = "mean time to first token, " + s.workload;
+  plot.x = {.label = "requests a second", .column = "rate", .scale = Scale::Log10};
+  plot.y = {.label = "mean TTFT (s)", .column = "ttft_mean_s", .scale = Scale::Log10};
+  for (std::uint64_t point = 0; point < table.size(); ++point) {
+    const Place at = place_of(s, point);
+    const CsvRow row = table[point];
+    if (row.text("ttft_mean_s").empty() || at.rate == 0) continue;
+    std::string label = s.grid.label(at.configuration);
+    if (s.schedulers.size() > 1) label += ", " + at.scheduler;
+    series_of(plot.series, label, Style::Line)
+        .points.push_back({at.rate, row.number("ttft_mean_s")});
+  }
+  return plot;
+}
+
+}  // namespace kvcast::reports
