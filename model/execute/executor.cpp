@@ -118,8 +118,12 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, 
 void Executor::reserve(CacheStore& cache, std::span<const std::uint64_t> symbols) const {
   for (std::size_t i = 0; i < graph_.tensors().size(); ++i) {
     if (cache_names_[i].empty()) continue;
-    const Shape shape = shape_of(graph_.tensors()[i], symbols);
-    cache.reserve(cache_names_[i], shape[0], shape[1], shape[2], graph_.tensors()[i].most_rows > 0);
+    const TensorInfo& info = graph_.tensors()[i];
+    const Shape shape = shape_of(info, symbols);
+    // An earlier pass may have held more than the last one: chunks begin anew.
+    const std::uint64_t most = std::min(info.most_rows, symbols[symbol::kv_len.id]);
+    cache.reserve(cache_names_[i], shape[0], std::max<std::size_t>(shape[1], most), shape[2],
+                  info.most_rows > 0);
   }
 }
 

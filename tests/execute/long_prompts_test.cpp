@@ -48,6 +48,23 @@ TEST_CASE("long prompts: logits and greedy tokens are those of transformers, pas
   CHECK(cases == 4);
 }
 
+// A cache of chunks of 8 tokens holds more before the border than at the end.
+TEST_CASE("long prompts: an output may end just behind a chunk's border") {
+  const OracleCase c("llama4_text");
+  REQUIRE(c.checkpoint.architecture().decoder.layers[0].attention_chunk == 8);
+  const Session session(c.checkpoint, {});
+  Request request;
+  request.tokens = {{5, 6, 7}};
+  request.output_len = 13;
+  const std::vector<TokenId> longer = session.run(request).tokens[0];
+  for (request.output_len = 1; request.output_len < 13; ++request.output_len) {
+    CAPTURE(request.output_len);
+    CHECK(session.run(request).tokens[0] ==
+          std::vector<TokenId>(longer.begin(),
+                               longer.begin() + static_cast<std::ptrdiff_t>(request.output_len)));
+  }
+}
+
 TEST_CASE("long prompts: what would mix rotations, or turn cached keys back, is refused") {
   const auto refusal = [](const char* name, std::size_t prompt, SessionOptions o) {
     Request request;
