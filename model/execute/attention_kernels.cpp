@@ -6,28 +6,31 @@
 #include "model/execute/block_product.h"
 #include "model/execute/floats.h"
 #include "model/execute/kernels.h"
+#include "model/execute/parallel_rows.h"
 #include "model/execute/positions.h"
 #include "model/execute/row_loops.h"
 
 namespace kvcast::execute {
 
-KeyRange Attention::seen_by(std::size_t b, std::size_t query) const {
-  KeyRange visible = visible_range(op.mask, past + query, keys);
-  if (first != nullptr) visible.first = static_cast<std::size_t>(first->sequence(b)[query]);
+KeyRange Attention::seen_by(const SequencePart& part, std::size_t query) const {
+  KeyRange visible = visible_range(op.mask, part.past + query, part.keys);
+  if (first != nullptr) {
+    visible.first = static_cast<std::size_t>(first->data[part.first_query + query]);
+  }
   return visible;
 }
 
-void finish_scores(const Attention& a, std::size_t b, std::size_t head, std::size_t query,
-                   std::size_t first, std::size_t n, float* row) {
+void finish_scores(const Attention& a, const SequencePart& part, std::size_t head,
+                   std::size_t query, std::size_t first, std::size_t n, float* row) {
   if (a.op.softcap > 0) {
     map_row(Function::SoftCap, static_cast<float>(a.op.softcap), row, row, n);
   }
   if (a.bias != nullptr) {
-    const std::size_t known = std::min(n, a.keys - first);
+    const std::size_t known = std::min(n, part.keys - first);
     const std::size_t at = bias_index(a.bias->shape, head, query, first);
     combine_rows(Function::Add, row, a.bias->data + at, row, known);
   }
-  const KeyRange visible = a.seen_by(b, query);
+  const KeyRange visible = a.seen_by(part, query);
   const std::size_t begin = std::clamp(visible.first, first, first + n) - first;
   const std::size_t end = std::clamp(visible.end, first, first + n) - first;
   std::fill(row, row + begin, masked_score);
@@ -49,7 +52,7 @@ void rotate_keys(const TiledAttention& op, const float* keys, std::size_t first,
 namespace {
 
 /// Each query attends to keys of its own, the last input.
-void attend_to_kept(const Call& call, const Attention& a) {
+void attend_to_kept(const Call& call, const Attention& a, std::span<const SequencePart> parts) {
   const Operand& chosen = call.inputs.back();
   const std::size_t queries = call.inputs[0].shape[1];
   const std::size_t items = call.inputs[0].shape[0] * queries;
@@ -61,7 +64,8 @@ void attend_to_kept(const Call& call, const Attention& a) {
 #pragma omp parallel for schedule(dynamic, 1)
   for (std::size_t item = 0; item < items; ++item) {
     const std::size_t b = item / queries;
-    const std::size_t visible = visible_range(a.op.mask, a.past + item % queries, a.keys).end;
+    const std::size_t visible =
+        visible_range(a.op.mask, parts[b].past + item % queries, parts[b].keys).end;
     const std::size_t n = std::min<std::size_t>(a.op.kept, visible);
     float* const row = weights.get() + item * width;
     const auto key = [&](std::size_t i) {
@@ -99,49 +103,66 @@ void tiled_attention(const Call& call, const TiledAttention& op) {
                     .values = values,
                     .bias = op.has_sinks || op.kept > 0 ? nullptr : last,
                     .sinks = op.has_sinks ? last->data : nullptr,
-                    .first = op.has_first ? &call.inputs.back() : nullptr,
-                    .past = op.mask.causal ? call.value(op.mask.past) : 0,
-                    .keys = call.inputs[1].shape[1]};
-  if (op.kept > 0) return attend_to_kept(call, a);
+                    .first = op.has_first ? &call.inputs.back() : nullptr};
+  std::vector<SequencePart> parts = parts_of(call, op.mask);
+  for (SequencePart& part : parts) {
+    part.first_read = a.seen_by(part, 0).first / key_panel * key_panel;
+  }
+  // Steps have neither: their sequences would choose and rotate keys apart.
+  KVCAST_ASSERT(call.step == nullptr || (op.kept == 0 && !op.key_rope));
+  if (op.kept > 0) return attend_to_kept(call, a, parts);
   if (op.key_rope && call.inputs[0].shape[1] > 1) {
     // All keys at once, for many queries; one query's are rotated piece by piece.
     std::vector<Operand> inputs(call.inputs.begin(), call.inputs.end());
     const Floats rotated = allocate_floats(inputs[1].shape.elements());
     inputs[1].data = rotated.get();
-    inputs[1].batch_stride = a.keys * layout.kv_stride;
+    const std::size_t keys = inputs[1].shape[1];
+    inputs[1].batch_stride = keys * layout.kv_stride;
     for (std::size_t b = 0; b < inputs[1].shape[0]; ++b) {
-      rotate_keys(op, call.inputs[1].sequence(b), 0, a.keys, inputs[1].sequence(b));
+      rotate_keys(op, call.inputs[1].sequence(b), 0, keys, inputs[1].sequence(b));
     }
-    return attend_many({call.node, inputs, call.output, call.symbols}, a);
+    return attend_many({call.node, inputs, call.output, call.symbols}, a, parts);
   }
-  if (call.inputs[0].shape[1] == 1) {
-    attend_one(call, a);
-  } else {
-    attend_many(call, a);
-  }
+  const auto ones = std::stable_partition(parts.begin(), parts.end(),
+                                          [](const SequencePart& p) { return p.queries > 1; });
+  const std::span many(parts.begin(), ones);
+  if (!many.empty()) attend_many(call, a, many);
+  if (ones != parts.end()) attend_one(call, a, {ones, parts.end()});
 }
 
-ValueRows::ValueRows(const Operand& v, const HeadLayout& layout, bool ordered)
-    : values_(v), layout_(layout) {
+ValueRows::ValueRows(const Operand& v, const HeadLayout& layout,
+                     std::span<const SequencePart> parts, bool ordered)
+    : values_(v), layout_(layout), parts_(parts) {
+  KVCAST_ASSERT(ordered || v.places == nullptr);
   if (!ordered) return;
   const std::size_t heads = layout.num_kv_heads();
-  const std::size_t keys = v.shape[1];
   const std::size_t dim = layout.head_dim;
+  std::size_t rows = 0;
+  for (const SequencePart& part : parts) {
+    rows_before_.push_back(rows);
+    rows += part.keys - part.first_read;
+  }
   static thread_local Arena arena;  // of the last layer: its pages are there
-  ordered_ = arena.reserve(v.shape[0] * heads * keys * padded(dim));
-#pragma omp parallel for schedule(static)
-  for (std::size_t i = 0; i < v.shape[0] * heads * keys; ++i) {
-    const std::size_t head = i / keys % heads;
-    float* row = ordered_ + i * padded(dim);
-    std::copy_n(v.sequence(i / keys / heads) + i % keys * layout.kv_stride + head * dim, dim, row);
-    std::fill(row + dim, row + padded(dim), 0.0F);
+  ordered_ = arena.reserve(heads * rows * padded(dim));
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    const KeyRows from(v, parts[p]);
+    const std::size_t keys = parts[p].keys - parts[p].first_read;
+    float* const to = ordered_ + rows_before_[p] * heads * padded(dim);
+    for_rows(heads * keys, heads * keys * dim, [&](std::size_t i) {
+      float* const row = to + i * padded(dim);
+      std::copy_n(from[parts[p].first_read + i % keys] + i / keys * dim, dim, row);
+      std::fill(row + dim, row + padded(dim), 0.0F);
+    });
   }
 }
 
-const float* ValueRows::of(std::size_t b, std::size_t head) const {
-  if (ordered_ == nullptr) return values_.sequence(b) + layout_.kv_offset(head);
-  const std::size_t group = b * layout_.num_kv_heads() + head / layout_.queries_per_key;
-  return ordered_ + group * values_.shape[1] * stride();
+const float* ValueRows::of(std::size_t part, std::size_t head, std::size_t key) const {
+  const SequencePart& p = parts_[part];
+  if (ordered_ == nullptr) return KeyRows(values_, p)[key] + layout_.kv_offset(head);
+  const std::size_t keys = p.keys - p.first_read;
+  const std::size_t row = rows_before_[part] * layout_.num_kv_heads() +
+                          head / layout_.queries_per_key * keys + key - p.first_read;
+  return ordered_ + row * stride();
 }
 
 std::size_t ValueRows::stride() const {

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
+#include <vector>
 
 #include "model/execute/operand.h"
 #include "model/execute/positions.h"
+#include "model/execute/step_rows.h"
 
 namespace kvcast::execute {
 
@@ -31,22 +34,25 @@ struct HeadLayout {
 };
 
 /// The values of one layer for products. They are read where they lie,
-/// [batch][keys][kv heads][head_dim], or copied if `ordered`:
-/// [batch][kv head][keys][padded head_dim] with zeros after each row. The copy lies in a block of
-/// the calling thread and is valid until the thread orders other values.
+/// [keys][kv heads][head_dim] of each sequence, or copied if `ordered`, as they must be where they
+/// are paged: [kv head][keys][padded head_dim] with zeros after each row. The copy lies in a block
+/// of the calling thread and is valid until the thread orders other values.
 class ValueRows {
  public:
-  /// Both must outlive it.
-  ValueRows(const Operand& v, const HeadLayout& layout, bool ordered);
-  /// The first key's row of a query head.
-  const float* of(std::size_t b, std::size_t head) const;
+  /// All must outlive it.
+  ValueRows(const Operand& v, const HeadLayout& layout, std::span<const SequencePart> parts,
+            bool ordered);
+  /// A key's row of a query head, of part `part` of the parts.
+  const float* of(std::size_t part, std::size_t head, std::size_t key) const;
   /// Numbers from one key's row to the next.
   std::size_t stride() const;
 
  private:
   const Operand& values_;
   const HeadLayout& layout_;
+  std::span<const SequencePart> parts_;
   float* ordered_ = nullptr;
+  std::vector<std::size_t> rows_before_;  ///< of a part in the copy, for each of its heads
 };
 
 /// What all pieces of one attention share.
@@ -57,24 +63,22 @@ struct Attention {
   const Operand* bias;
   const float* sinks;    ///< null: none
   const Operand* first;  ///< FirstSeen's result; null: the mask says all
-  std::size_t past;      ///< position of query 0
-  std::size_t keys;      ///< in the cache
 
-  /// The keys that a query of sequence b sees.
-  KeyRange seen_by(std::size_t b, std::size_t query) const;
+  /// The keys that a query of a sequence sees.
+  KeyRange seen_by(const SequencePart& part, std::size_t query) const;
 };
 
-/// Soft cap, bias and mask for one row of scores of sequence b over keys [first, first + n).
-void finish_scores(const Attention& a, std::size_t b, std::size_t head, std::size_t query,
-                   std::size_t first, std::size_t n, float* row);
+/// Soft cap, bias and mask for one row of scores of a sequence over keys [first, first + n).
+void finish_scores(const Attention& a, const SequencePart& part, std::size_t head,
+                   std::size_t query, std::size_t first, std::size_t n, float* row);
 
 /// Keys [first, first + n) of one sequence, which lie at `keys`, rotated by their positions.
 void rotate_keys(const TiledAttention& op, const float* keys, std::size_t first, std::size_t n,
                  float* out);
 
 /// Several queries a sequence: tiles of queries and keys (tiled_prefill.cpp).
-void attend_many(const Call& call, const Attention& a);
+void attend_many(const Call& call, const Attention& a, std::span<const SequencePart> parts);
 /// One query a sequence: every key and value is read once (tiled_decode.cpp).
-void attend_one(const Call& call, const Attention& a);
+void attend_one(const Call& call, const Attention& a, std::span<const SequencePart> parts);
 
 }  // namespace kvcast::execute

@@ -61,6 +61,16 @@ void CacheStore::bind(const std::string& name, Operand& operand) const {
   operand.batch_stride = slab.rows * slab.features;
 }
 
+void CacheStore::bind_pool(const std::string& name, std::span<const std::uint32_t> places,
+                           Operand& operand) const {
+  const auto found = slabs_.find(name);
+  KVCAST_ASSERT(found != slabs_.end() && found->second.data != nullptr);
+  const Slab& pool = found->second;
+  KVCAST_ASSERT(pool.batch == 1 && operand.shape == Shape({1, places.size(), pool.features}));
+  operand.data = pool.data;
+  operand.places = places.data();
+}
+
 std::uint64_t CacheStore::bytes() const {
   std::uint64_t sum = 0;
   for (const auto& [name, slab] : slabs_) {

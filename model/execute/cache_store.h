@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 
 #include "model/execute/floats.h"
@@ -29,6 +30,10 @@ class CacheStore {
   void hold(const std::string& name, std::size_t rows);
   /// Sets data and batch_stride. The room must be there and large enough.
   void bind(const std::string& name, Operand& operand) const;
+  /// The same of a tensor with one sequence, whose rows are a pool: row i of the operand is in the
+  /// pool's row places[i]. The places must outlive the operand.
+  void bind_pool(const std::string& name, std::span<const std::uint32_t> places,
+                 Operand& operand) const;
   std::uint64_t bytes() const;
 
  private:

@@ -78,7 +78,7 @@ class Touched {
   N* at(std::size_t i) const {
     if (operand_.contiguous()) return operand_.numbers<N>() + i;
     const std::size_t of_sequence = operand_.shape.sequence_elements();
-    return operand_.sequence<N>(i / of_sequence) + i % of_sequence;
+    return operand_.element<N>(i / of_sequence, i % of_sequence);
   }
 
  private:

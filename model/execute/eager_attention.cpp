@@ -90,7 +90,11 @@ void attention_values(const Call& call, const Heads& heads) {
   constexpr std::size_t half = 2 * vector_width;
   const std::size_t columns =
       vectors && rows <= block_rows && l.head_dim % half == 0 ? half : l.head_dim;
-  const ValueRows values(call.inputs[1], l,
+  std::vector<SequencePart> parts;
+  for (std::size_t b = 0; b < p[0]; ++b) {
+    parts.push_back({.index = b, .first_key = b * keys, .keys = keys});
+  }
+  const ValueRows values(call.inputs[1], l, parts,
                          vectors && rows > most_scattered_rows && l.num_kv_heads() > 1);
 #pragma omp parallel for collapse(3) schedule(static)
   for (std::size_t item = 0; item < items; ++item) {
@@ -104,7 +108,7 @@ void attention_values(const Call& call, const Heads& heads) {
                         .k = keys,
                         .a = call.inputs[0].data + (item * rows + row) * keys,
                         .lda = keys,
-                        .b = values.of(b, head) + first,
+                        .b = values.of(b, head, 0) + first,
                         .ldb = values.stride(),
                         .c = call.output.data + b * queries * l.query_stride +
                              l.query_offset(head) + row * stride + first,

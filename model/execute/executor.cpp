@@ -7,6 +7,7 @@
 #include "model/execute/exchange.h"
 #include "model/execute/kernels.h"
 #include "model/execute/messenger.h"
+#include "model/execute/step_rows.h"
 #include "model/execute/token_places.h"
 #include "model/graph/work.h"
 
@@ -187,16 +188,19 @@ Executor::Layout Executor::lay_out(const std::vector<Operand>& operands) const {
 
 Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& inputs,
                      CacheStore& cache, Arena& arena, const Observer& observer,
-                     Messenger* messenger, LateSizes* late) const {
+                     Messenger* messenger, LateSizes* late, const StepRows* step) const {
   std::vector<Operand> operands = operands_;
   std::vector<std::vector<double>> widened;  // inputs
-  slide_caches(symbols, cache);
+  if (step == nullptr) slide_caches(symbols, cache);
   for (const std::size_t i : bound_by_runs_) {
     const TensorInfo& info = graph_.tensors()[i];
     Operand& operand = operands[i];
     if (late_[i]) continue;
     set_shape(operand, symbols);
-    if (!cache_names_[i].empty()) {
+    if (!cache_names_[i].empty() && step != nullptr) {
+      cache.bind_pool(cache_names_[i], info.producer ? step->all_places : step->cached_places,
+                      operand);
+    } else if (!cache_names_[i].empty()) {
       cache.bind(cache_names_[i], operand);
     } else if (!info.producer && info.storage != Storage::Messages) {
       const auto found = inputs.find(info.name);
@@ -241,6 +245,7 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
     Call call{node, node_inputs, operands[node.output().index], values, &skipped, messenger};
     call.exchanged = &exchanged;
     call.moved_tokens = &moved_tokens;
+    call.step = step;
     const Stopwatch watch;
     if (const auto* op = std::get_if<MissingTokens>(&node.op)) {
       find(op->missing, num_missing(call, dtype_));
@@ -294,7 +299,7 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
       if (last_use_[id.index] == n) late_data.erase(id.index);
     }
   }
-  for (std::size_t i = 0; i < graph_.tensors().size(); ++i) {
+  for (std::size_t i = 0; step == nullptr && i < graph_.tensors().size(); ++i) {
     if (!cache_names_[i].empty()) cache.hold(cache_names_[i], operands[i].shape[1]);
   }
   if (late != nullptr && experts) {

@@ -62,9 +62,10 @@ class Executor {
   /// exchange messages needs a messenger; all is sent when run() returns. A graph with
   /// MissingTokens, FirstSeen or DispatchTokens needs `late`; one with Route adds the experts that
   /// it read.
+  /// A graph of a step needs `step`, and a cache of pools that hold the step's places.
   Output run(std::span<const std::uint64_t> symbols, const Inputs& inputs, CacheStore& cache,
              Arena& arena, const Observer& observer = nullptr, Messenger* messenger = nullptr,
-             LateSizes* late = nullptr) const;
+             LateSizes* late = nullptr, const StepRows* step = nullptr) const;
 
  private:
   /// Lets go of the rows that this pass no longer reads.

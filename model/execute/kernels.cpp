@@ -44,7 +44,7 @@ struct FastKernels {
   void move(std::size_t input, std::size_t b, std::size_t from, std::size_t to,
             std::size_t n) const {
     const float* source = in(input).sequence(b) + from;
-    float* target = out.sequence(b) + to;
+    float* target = out.element(b, to);
     if (source != target) std::copy_n(source, n, target);
   }
   template <typename F>
@@ -361,6 +361,10 @@ struct FastKernels {
   }
 };
 
+/// Operators whose kernels take paged caches.
+template <typename O>
+constexpr bool reads_pages = std::is_same_v<O, CacheAppend> || std::is_same_v<O, TiledAttention>;
+
 /// Operators whose kernels take sequences that lie apart, as a cache's do.
 template <typename O>
 constexpr bool reads_sequences_apart =
@@ -371,9 +375,11 @@ constexpr bool reads_sequences_apart =
 }  // namespace
 
 void run_fast(const Call& call) {
+  const auto takes = [&]<typename O>(const O&) {
+    return call.step != nullptr ? reads_pages<O> : reads_sequences_apart<O>;
+  };
   const auto scattered = [](const Operand& x) { return x.data != nullptr && !x.contiguous(); };
-  const bool takes_all =
-      std::visit([]<typename O>(const O&) { return reads_sequences_apart<O>; }, call.node.op);
+  const bool takes_all = std::visit(takes, call.node.op);
   if (takes_all || std::none_of(call.inputs.begin(), call.inputs.end(), scattered)) {
     return std::visit(FastKernels{call}, call.node.op);
   }
@@ -384,11 +390,14 @@ void run_fast(const Call& call) {
     if (!scattered(x)) continue;
     const std::size_t n = x.shape.sequence_elements();
     const Floats& copy = copies.emplace_back(allocate_floats(x.shape.elements()));
-    for (std::size_t b = 0; b < x.shape[0]; ++b) {
-      std::copy_n(x.sequence(b), n, copy.get() + b * n);
+    // What lies side by side: a row of a paged cache, or a sequence.
+    const std::size_t run = x.places != nullptr ? x.shape.back() : n;
+    for (std::size_t i = 0; i < x.shape.elements(); i += run) {
+      std::copy_n(x.element(i / n, i % n), run, copy.get() + i);
     }
     x.data = copy.get();
     x.batch_stride = n;
+    x.places = nullptr;
   }
   Call gathered = call;
   gathered.inputs = inputs;

@@ -19,6 +19,7 @@ namespace kvcast::execute {
 
 class Matrix;
 class Messenger;
+struct StepRows;
 
 /// Up to four dimensions, outermost first.
 class Shape {
@@ -55,14 +56,16 @@ class Shape {
 
 /// A tensor of fp32 numbers (fp64 in sessions of that dtype), row-major. Entries of the first
 /// dimension lie `batch_stride` elements apart. In a cache tensor [batch, rows, features] this
-/// leaves each sequence room to grow; a message lies in the rows of a cache; other tensors are
-/// contiguous. A weight may be a packed matrix instead, or a table whose rows are read from the
-/// file.
+/// leaves each sequence room to grow, and a paged one lies in `places`; a message lies in the rows
+/// of a cache; other tensors are contiguous. A weight may be a packed matrix instead, or a table
+/// whose rows are read from the file.
 struct Operand {
   const TensorInfo* info = nullptr;
   Shape shape;
   float* data = nullptr;  ///< also for fp64: see `numbers`
   std::size_t batch_stride = 0;
+  /// Of a paged cache [1, rows, features]: each row's place behind `data`, counted in rows.
+  const std::uint32_t* places = nullptr;
   const Matrix* matrix = nullptr;
   const WeightReader* table = nullptr;
 
@@ -76,9 +79,17 @@ struct Operand {
   N* sequence(std::size_t b) const {
     return numbers<N>() + b * batch_stride;
   }
+  /// Element i of sequence b, wherever its row lies; what follows in this row lies behind it.
+  template <typename N = float>
+  N* element(std::size_t b, std::size_t i) const {
+    if (places == nullptr) return sequence<N>(b) + i;
+    return numbers<N>() + places[i / shape.back()] * shape.back() + i % shape.back();
+  }
   /// Elements of all dimensions but the last.
   std::size_t rows() const { return shape.elements() / (shape.back() > 0 ? shape.back() : 1); }
-  bool contiguous() const { return batch_stride * shape[0] == shape.elements(); }
+  bool contiguous() const {
+    return places == nullptr && batch_stride * shape[0] == shape.elements();
+  }
 };
 
 /// Recorded work that data-dependent operators did not have to do.
@@ -123,6 +134,7 @@ struct Call {
   std::span<const Operand> more_outputs = {};
   Exchanged* exchanged = nullptr;             ///< may be null
   const MovedTokens* moved_tokens = nullptr;  ///< of DispatchTokens and ReturnTokens
+  const StepRows* step = nullptr;             ///< of sequences side by side, see step_rows.h
 
   std::size_t value(const Count& count) const { return count.at(symbols); }
 };

@@ -9,6 +9,7 @@
 #include "model/execute/counted_numbers.h"
 #include "model/execute/plain_loops.h"
 #include "model/execute/positions.h"
+#include "model/execute/step_rows.h"
 
 namespace kvcast::execute {
 
@@ -104,7 +105,8 @@ class PlainAttention : public PlainOperands<N> {
       for (std::size_t head = 0; head < h.num_attention_heads; ++head) {
         for (std::size_t i = 0; i < queries; ++i) {
           for (std::size_t j = 0; j < keys; ++j) {
-            out_(next++, dot(h, query_at(h, b, i, head), key_at(h, b, j, head)));
+            out_(next++,
+                 dot(h, query_index(h, b * queries + i, head), kv_at(h, b * keys + j, head)));
           }
         }
       }
@@ -122,9 +124,9 @@ class PlainAttention : public PlainOperands<N> {
           for (std::size_t d = 0; d < h.head_dim; ++d) {
             Real sum;
             for (std::size_t j = 0; j < keys; ++j) {
-              sum += in_[0](row + j) * in_[1](kv_at(h, b, j, head, keys) + d);
+              sum += in_[0](row + j) * in_[1](kv_at(h, b * keys + j, head) + d);
             }
-            out_(query_index(h, b, i, head, queries) + d, sum);
+            out_(query_index(h, b * queries + i, head) + d, sum);
           }
         }
       }
@@ -155,52 +157,41 @@ class PlainAttention : public PlainOperands<N> {
         Real sum;
         for (std::size_t j = 0; j < keys; ++j) {
           if (kept[i * keys + j])
-            sum += in_[0](i * keys + j) * rows[kv_at(h, b, j, head, keys) + d];
+            sum += in_[0](i * keys + j) * rows[kv_at(h, b * keys + j, head) + d];
         }
-        out_(query_index(h, b, i % queries, head, queries) + d, sum);
+        out_(query_index(h, b * queries + i % queries, head) + d, sum);
       }
     }
     note_skipped(call, op, kept, wanted);
   }
 
   void operator()(const TiledAttention& op) {
+    KVCAST_ASSERT(call.step == nullptr || (op.kept == 0 && !op.key_rope));
     if (op.key_rope) rotate_keys(op);
     if (op.kept > 0) read_kept(op);
     const Heads& h = op.heads;
-    const std::size_t queries = out_shape()[1];
-    const std::size_t keys = in_shape(1)[1];
-    const std::size_t past = op.mask.causal ? call.value(op.mask.past) : 0;
-    for (std::size_t b = 0; b < out_shape()[0]; ++b) {
+    for (const SequencePart& part : parts_of(call, op.mask)) {
       for (std::size_t head = 0; head < h.num_attention_heads; ++head) {
-        for (std::size_t i = 0; i < queries; ++i) {
-          KeyRange visible = visible_range(op.mask, past + i, keys);
-          if (op.has_first) {
-            visible.first = static_cast<std::size_t>(in_.back()(b * queries + i).value);
-          }
-          attend(op, b, head, i, seen_by(op, b, i, visible));
+        for (std::size_t i = 0; i < part.queries; ++i) {
+          const std::size_t row = part.first_query + i;
+          KeyRange visible = visible_range(op.mask, part.past + i, part.keys);
+          if (op.has_first) visible.first = static_cast<std::size_t>(in_.back()(row).value);
+          attend(op, part, head, i, seen_by(op, row, visible));
         }
       }
     }
   }
 
  private:
-  static std::size_t query_index(const Heads& h, std::size_t b, std::size_t i, std::size_t head,
-                                 std::size_t queries) {
-    return ((b * queries + i) * h.num_attention_heads + head) * h.head_dim;
+  static std::size_t query_index(const Heads& h, std::size_t row, std::size_t head) {
+    return (row * h.num_attention_heads + head) * h.head_dim;
   }
-  static std::size_t kv_at(const Heads& h, std::size_t b, std::size_t j, std::size_t head,
-                           std::size_t keys) {
-    return kv_in_row(h, head) + (b * keys + j) * h.num_key_value_heads * h.head_dim;
+  static std::size_t kv_at(const Heads& h, std::size_t row, std::size_t head) {
+    return kv_in_row(h, head) + row * h.num_key_value_heads * h.head_dim;
   }
   /// Of the head's first feature in a row of keys or values.
   static std::size_t kv_in_row(const Heads& h, std::size_t head) {
     return head / (h.num_attention_heads / h.num_key_value_heads) * h.head_dim;
-  }
-  std::size_t query_at(const Heads& h, std::size_t b, std::size_t i, std::size_t head) const {
-    return query_index(h, b, i, head, in_shape(0)[1]);
-  }
-  std::size_t key_at(const Heads& h, std::size_t b, std::size_t j, std::size_t head) const {
-    return kv_at(h, b, j, head, in_shape(1)[1]);
   }
   Real dot(const Heads& h, std::size_t q, std::size_t k) {
     Real sum;
@@ -261,12 +252,11 @@ class PlainAttention : public PlainOperands<N> {
     rotated_keys_[j] = in_[1](j) * c + in_[1](i) * s;
   }
 
-  /// The keys that a query attends to.
-  std::vector<std::size_t> seen_by(const TiledAttention& op, std::size_t b, std::size_t i,
-                                   KeyRange visible) {
+  /// The keys that a query attends to, one of all sequences' queries.
+  std::vector<std::size_t> seen_by(const TiledAttention& op, std::size_t query, KeyRange visible) {
     const std::size_t count = visible.end - visible.first;
     std::vector<std::size_t> seen(op.kept > 0 ? std::min<std::size_t>(op.kept, count) : count);
-    const std::size_t row = (b * out_shape()[1] + i) * call.inputs.back().shape.back();
+    const std::size_t row = query * call.inputs.back().shape.back();
     for (std::size_t n = 0; n < seen.size(); ++n) {
       seen[n] =
           op.kept > 0 ? static_cast<std::size_t>(in_.back()(row + n).value) : visible.first + n;
@@ -301,26 +291,25 @@ class PlainAttention : public PlainOperands<N> {
     for (std::size_t b = 0; b < out_shape()[0]; ++b) {
       if (!apart) copy_rows(b, all);
       for (std::size_t i = 0; apart && i < queries; ++i) {
-        copy_rows(b, seen_by(op, b, i, visible_range(op.mask, past + i, keys)));
+        copy_rows(b, seen_by(op, b * queries + i, visible_range(op.mask, past + i, keys)));
       }
     }
   }
 
-  void attend(const TiledAttention& op, std::size_t b, std::size_t head, std::size_t i,
+  void attend(const TiledAttention& op, const SequencePart& part, std::size_t head, std::size_t i,
               const std::vector<std::size_t>& seen) {
     const Heads& h = op.heads;
     const Heads v = op.value_heads();
-    const std::size_t queries = out_shape()[1];
-    const std::size_t keys = in_shape(1)[1];
+    const std::size_t query = part.first_query + i;
     const std::size_t inputs = in_.size() - (op.has_first ? 1 : 0);
     const bool has_bias = inputs > 3 && !op.has_sinks && op.kept == 0;
     const std::size_t of_values = op.values_are_keys ? 1 : 2;
     const std::vector<Real>& copied = op.values_are_keys ? rotated_keys_ : kept_values_;
     const std::size_t row = in_shape(of_values)[2];
-    std::vector<Real> p(keys);
+    std::vector<Real> p(part.keys);
     Real peak{lowest};
     for (const std::size_t j : seen) {
-      Real s = dot(h, query_at(h, b, i, head), key_at(h, b, j, head));
+      Real s = dot(h, query_index(h, query, head), kv_at(h, part.first_key + j, head));
       if (op.scale != 1) s = s * Real::constant(op.scale);
       if (op.softcap > 0)
         s = Real::constant(op.softcap) * hyperbolic_tangent(s / Real::constant(op.softcap));
@@ -341,10 +330,10 @@ class PlainAttention : public PlainOperands<N> {
     for (std::size_t d = 0; d < v.head_dim; ++d) {
       Real o;
       for (const std::size_t j : seen) {
-        const std::size_t at = (b * keys + j) * row + kv_in_row(v, head) + d;
+        const std::size_t at = (part.first_key + j) * row + kv_in_row(v, head) + d;
         o += p[j] * (op.kept > 0 ? copied[at] : in_[of_values](at));
       }
-      out_(query_index(v, b, i, head, queries) + d, o / sum);
+      out_(query_index(v, query, head) + d, o / sum);
     }
   }
 

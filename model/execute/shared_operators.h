@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "model/execute/counted_numbers.h"
 #include "model/execute/exchange.h"
 #include "model/execute/positions.h"
+#include "model/execute/step_rows.h"
 #include "model/execute/token_places.h"
 
 namespace kvcast::execute {
@@ -75,6 +77,15 @@ std::vector<std::size_t> tokens_of(X& x, std::size_t input, std::size_t b) {
   return tokens;
 }
 
+/// The positions of a sequence's tokens from op.first_position on; in a step of all rows.
+template <typename O>
+std::vector<std::size_t> first_positions(const Call& call, const O& op, std::size_t tokens) {
+  if (call.step != nullptr) return call.step->positions(tokens);
+  std::vector<std::size_t> positions(tokens);
+  std::iota(positions.begin(), positions.end(), call.value(op.first_position));
+  return positions;
+}
+
 /// The angles that the tokens of a Rope or RopeAngles turn by.
 template <typename N>
 struct TokenAngles {
@@ -85,15 +96,17 @@ struct TokenAngles {
   const N* sines(std::size_t t) const { return table.sines(positions[t % positions.size()]); }
 };
 
-/// Positions are those of input `input` where the node has it, else `tokens` consecutive ones.
+/// Positions are those of input `input` where the node has it, else `tokens` consecutive ones; in a
+/// step each sequence's own.
 template <typename N, typename X, typename O>
 TokenAngles<N> token_angles(X& x, const O& op, std::size_t input, std::size_t tokens) {
   const bool given = x.call.inputs.size() > input;
-  std::vector<std::size_t> positions(given ? x.in_shape(input).elements() : tokens);
-  const std::size_t first = given ? 0 : x.call.value(op.first_position);
+  std::vector<std::size_t> positions = given
+                                           ? std::vector<std::size_t>(x.in_shape(input).elements())
+                                           : first_positions(x.call, op, tokens);
   std::size_t end = 0;
   for (std::size_t t = 0; t < positions.size(); ++t) {
-    positions[t] = given ? static_cast<std::size_t>(number_of(x.value(input, 0, t))) : first + t;
+    if (given) positions[t] = static_cast<std::size_t>(number_of(x.value(input, 0, t)));
     end = std::max(end, positions[t] + 1);
   }
   std::shared_ptr<const RopeTable> rope = table_of_pass(op.table, end);
@@ -667,12 +680,14 @@ void run_shared(X& x, const ScaleByPosition& op) {
   const std::size_t tokens = x.out_shape()[1];
   const std::size_t features = x.out_shape()[2];
   const bool given = x.call.inputs.size() > 1;
-  const std::size_t first = given ? 0 : x.call.value(op.first_position);
-  std::vector<double> factors(given ? x.in_shape(1).elements() : tokens);
+  std::vector<std::size_t> positions = given ? std::vector<std::size_t>(x.in_shape(1).elements())
+                                             : first_positions(x.call, op, tokens);
+  std::vector<double> factors(positions.size());
   for (std::size_t t = 0; t < factors.size(); ++t) {
-    const std::size_t position =
-        given ? static_cast<std::size_t>(number_of(x.value(1, t / tokens, t % tokens))) : first + t;
-    factors[t] = position_factor(op, position);
+    if (given) {
+      positions[t] = static_cast<std::size_t>(number_of(x.value(1, t / tokens, t % tokens)));
+    }
+    factors[t] = position_factor(op, positions[t]);
   }
   x.each(x.out_shape()[0] * tokens, x.out_shape().elements(), [&](std::size_t r) {
     const auto factor = x.constant(factors[r % factors.size()]);
@@ -713,6 +728,15 @@ void run_shared(X& x, const CacheAppend&) {
   // The output is the cache itself: its earlier rows are there.
   const std::size_t features = x.out_shape()[2];
   const std::size_t n = x.in_shape(1)[1] * features;
+  if (x.call.step != nullptr) {
+    std::vector<std::size_t> rows;  // of the output, by token
+    for (const SequenceRows& s : x.call.step->sequences) {
+      for (std::size_t i = s.cached; i < s.rows(); ++i) rows.push_back(s.first_row() + i);
+    }
+    x.each(rows.size(), n,
+           [&](std::size_t t) { x.move(1, 0, t * features, rows[t] * features, features); });
+    return;
+  }
   x.each(x.out_shape()[0], x.out_shape()[0] * n,
          [&](std::size_t b) { x.move(1, b, 0, x.in_shape(0)[1] * features, n); });
 }
@@ -1065,6 +1089,13 @@ void run_shared(X& x, const RepeatHeads& op) {
 template <typename X>
 void run_shared(X& x, const LastToken&) {
   const std::size_t features = x.out_shape()[2];
+  if (x.call.step != nullptr) {
+    std::size_t next = 0;  // a row of each sequence
+    for (const SequenceRows& s : x.call.step->sequences) {
+      x.move(0, 0, (s.first_token + s.tokens - 1) * features, next++ * features, features);
+    }
+    return;
+  }
   for (std::size_t b = 0; b < x.out_shape()[0]; ++b) {
     x.move(0, b, (x.in_shape(0)[1] - 1) * features, 0, features);
   }

@@ -24,6 +24,9 @@ constexpr std::size_t max_piece = 256;
 constexpr std::size_t min_stretches = 4;
 constexpr std::size_t max_stretches = 16;
 constexpr std::size_t cache_per_outputs = 16;
+/// Rows of keys and values that lie apart are multiplied where they lie, unless fewer are side by
+/// side: those of a piece are copied together first.
+constexpr std::size_t shortest_run = 8;
 /// Columns of wide values that are multiplied at a time.
 constexpr std::size_t value_columns = 64;
 /// Work on fewer numbers is not worth waking a second thread.
@@ -58,54 +61,63 @@ void add_values(const float* weights, std::size_t rows, const float* v, std::siz
   }
 }
 
-/// Prefetches memory that will be read soon, a part at a time, while the processor computes.
+/// Prefetches rows that will be read soon, a part at a time, while the processor computes.
 class Prefetch {
  public:
-  Prefetch(const float* data, std::size_t count) : next_(data), end_(data + count) {}
+  /// Rows [first, end).
+  Prefetch(const KeyRows& rows, std::size_t first, std::size_t end)
+      : rows_(rows), row_(first), end_(end) {}
   void ask_for(std::size_t count) {
     constexpr std::size_t line = 16;
-    const std::size_t n = std::min(count, static_cast<std::size_t>(end_ - next_));
-    for (std::size_t i = 0; i < n; i += line) __builtin_prefetch(next_ + i, 0, 2);
-    next_ += n;
+    while (count > 0 && row_ < end_) {
+      const std::size_t n = std::min(count, rows_.stride() - column_);
+      const float* const next = rows_[row_] + column_;
+      for (std::size_t i = 0; i < n; i += line) __builtin_prefetch(next + i, 0, 2);
+      count -= n;
+      column_ += n;
+      if (column_ < rows_.stride()) continue;
+      column_ = 0;
+      ++row_;
+    }
+  }
+  void ask_for_all() {
+    if (row_ < end_) ask_for((end_ - row_) * rows_.stride());
   }
 
  private:
-  const float* next_;
-  const float* end_;
+  const KeyRows& rows_;
+  std::size_t row_;
+  std::size_t end_;
+  std::size_t column_ = 0;
 };
-
-void ask_for_all(const float* data, std::size_t count) { Prefetch(data, count).ask_for(count); }
 
 /// One sequence's query over a stretch of keys.
 class Stretch {
  public:
-  /// `rotated` has room for a piece of keys where they are rotated on reading.
-  Stretch(const Call& call, const Attention& a, std::size_t b, float* rotated)
+  /// `room` for a piece of keys and values, unless null: they are copied there, and rotated.
+  Stretch(const Call& call, const Attention& a, const SequencePart& part, float* room)
       : a_(a),
-        b_(b),
-        rotated_(rotated),
-        query_(call.inputs[0].data + b * a.layout.query_stride),
-        keys_(call.inputs[1].sequence(b)),
-        values_(call.inputs[2].sequence(b)) {}
+        part_(part),
+        room_(room),
+        query_(call.inputs[0].data + part.first_query * a.layout.query_stride),
+        keys_(call.inputs[1], part),
+        values_(call.inputs[2], part) {}
 
   /// Keys [first, end), `piece` at a time; parts and outs [num_heads] get the heads' results. The
   /// thread goes on with the next stretch, to keys `end_of_all` at most.
   void attend(std::size_t first, std::size_t end, std::size_t end_of_all, std::size_t piece,
               Part* parts, float* outs) {
-    const std::size_t key_stride = a_.layout.kv_stride;
-    const std::size_t value_stride = a_.values.kv_stride;
     std::fill_n(outs, a_.layout.num_heads * a_.values.head_dim, 0.0F);
     // Each head reads its part of every row. The first piece is prefetched whole, later pieces
     // while the piece before is used.
-    const std::size_t rows = std::min(piece, end - first);
-    ask_for_all(keys_ + first * key_stride, rows * key_stride);
-    if (!a_.op.values_are_keys) ask_for_all(values_ + first * value_stride, rows * value_stride);
+    const auto values_until = [&](std::size_t j) { return a_.op.values_are_keys ? 0 : j; };
+    Prefetch(keys_, first, std::min(end, first + piece)).ask_for_all();
+    Prefetch(values_, first, values_until(std::min(end, first + piece))).ask_for_all();
     for (std::size_t j = first; j < end; j += piece) {
       const std::size_t next = std::min(end, j + piece);
-      const std::size_t ahead = std::min(piece, end_of_all - next);
-      Prefetch keys(keys_ + next * key_stride, ahead * key_stride);
-      Prefetch values(values_ + next * value_stride,
-                      a_.op.values_are_keys ? 0 : ahead * value_stride);
+      const std::size_t after = std::min(next + piece, end_of_all);
+      Prefetch keys(keys_, next, after);
+      Prefetch values(values_, next, values_until(after));
       attend_piece(j, next - j, keys, values, parts, outs);
     }
   }
@@ -115,10 +127,14 @@ class Stretch {
                     Part* parts, float* outs) {
     const HeadLayout& l = a_.layout;
     const HeadLayout& v = a_.values;
-    const float* k = keys_ + first * l.kv_stride;
+    KeyRows keys = keys_.from(first);
+    KeyRows all_values = values_.from(first);
     if (a_.op.key_rope) {
-      rotate_keys(a_.op, k, first, n, rotated_);
-      k = rotated_;
+      rotate_keys(a_.op, keys[0], first, n, room_);
+      keys = {room_, l.kv_stride};
+    } else if (room_ != nullptr) {
+      keys = keys.copied(n, room_);
+      all_values = a_.op.values_are_keys ? keys : all_values.copied(n, room_ + n * l.kv_stride);
     }
     for (std::size_t head = 0; head < l.num_heads;) {
       const std::size_t group_end = (head / v.queries_per_key + 1) * v.queries_per_key;
@@ -127,37 +143,54 @@ class Stretch {
       for (std::size_t r = 0; r < rows;) {
         const std::size_t next_key_head = ((head + r) / l.queries_per_key + 1) * l.queries_per_key;
         const std::size_t together = std::min(rows - r, next_key_head - head - r);
-        multiply_block_transposed({.m = together,
-                                   .n = n,
-                                   .k = l.head_dim,
-                                   .a = query_ + l.query_offset(head + r),
-                                   .lda = l.head_dim,
-                                   .b = k + l.kv_offset(head + r),
-                                   .ldb = l.kv_stride,
-                                   .c = scores_ + r * max_piece,
-                                   .ldc = max_piece});
+        Product product{.m = together,
+                        .n = 0,
+                        .k = l.head_dim,
+                        .a = query_ + l.query_offset(head + r),
+                        .lda = l.head_dim,
+                        .b = nullptr,
+                        .ldb = l.kv_stride,
+                        .c = nullptr,
+                        .ldc = max_piece};
+        for_runs(keys, n, [&](std::size_t j, std::size_t count) {
+          product.n = count;
+          product.b = keys[j] + l.kv_offset(head + r);
+          product.c = scores_ + r * max_piece + j;
+          multiply_block_transposed(product);
+        });
         r += together;
       }
       for (std::size_t r = 0; r < rows; ++r) {
         float* row = scores_ + r * max_piece;
         scale_row(static_cast<float>(a_.op.scale), row, n);
-        finish_scores(a_, b_, head + r, 0, first, n, row);
+        finish_scores(a_, part_, head + r, 0, first, n, row);
         // Whole vectors: nothing is after the last key.
         std::fill(row + n, row + padded(n), masked_score);
         absorb(parts[head + r], row, padded(n), outs + (head + r) * v.head_dim);
       }
       // Wide values take long: a little of the next piece is asked for with each of their parts.
-      const float* rows_of_values = values_ + first * v.kv_stride + v.kv_offset(head);
       const std::size_t asks = v.head_dim < 2 * value_columns ? 1 : v.head_dim / value_columns;
       for (std::size_t i = 0; i < asks; ++i) {
         next_keys.ask_for(n * l.kv_stride * rows / l.num_heads / asks);
         next_values.ask_for(n * v.kv_stride * rows / l.num_heads / asks);
         const std::size_t column = i * value_columns;
         const std::size_t columns = i + 1 < asks ? value_columns : v.head_dim - column;
-        add_values(scores_, rows, rows_of_values + column, v.kv_stride, v.head_dim, columns, n,
-                   outs + head * v.head_dim + column);
+        for_runs(all_values, n, [&](std::size_t j, std::size_t count) {
+          add_values(scores_ + j, rows, all_values[j] + v.kv_offset(head) + column, v.kv_stride,
+                     v.head_dim, columns, count, outs + head * v.head_dim + column);
+        });
       }
       head += rows;
+    }
+  }
+
+  /// f(first, count) for those of the first n rows that lie one after another.
+  template <typename F>
+  static void for_runs(const KeyRows& rows, std::size_t n, F f) {
+    for (std::size_t j = 0; j < n;) {
+      const std::size_t end = rows.run_end(j, n);
+      f(j, end - j);
+      j = end;
     }
   }
 
@@ -178,11 +211,11 @@ class Stretch {
   }
 
   const Attention& a_;
-  std::size_t b_;
-  float* rotated_;
+  const SequencePart& part_;
+  float* room_;
   const float* query_;
-  const float* keys_;
-  const float* values_;
+  KeyRows keys_;
+  KeyRows values_;
   float scores_[block_rows * max_piece];
 };
 
@@ -204,51 +237,76 @@ void join(const Part* parts, const float* outs, std::size_t count, std::size_t n
 
 }  // namespace
 
-void attend_one(const Call& call, const Attention& a) {
+void attend_one(const Call& call, const Attention& a, std::span<const SequencePart> sequences) {
   const HeadLayout& l = a.layout;
-  const std::size_t batch = call.inputs[0].shape[0];
-  KeyRange visible = a.seen_by(0, 0);
-  for (std::size_t b = 1; b < batch;
-       ++b) {  // scores of keys that a sequence does not see are masked
-    visible.first = std::min(visible.first, a.seen_by(b, 0).first);
-  }
-  const std::size_t seen = visible.end - visible.first;
   const std::size_t width = a.values.head_dim;
   const std::size_t stride = l.kv_stride + (a.op.values_are_keys ? 0 : a.values.kv_stride);
-  const std::size_t piece = std::clamp(piece_elements / stride, vector_width, max_piece);
-  const std::size_t wanted = std::clamp(seen * stride / (cache_per_outputs * l.num_heads * width),
-                                        min_stretches, max_stretches);
-  const auto parts_of = [](std::size_t all, std::size_t size) { return (all + size - 1) / size; };
-  const std::size_t wished = parts_of(seen, parts_of(parts_of(seen, wanted), piece) * piece);
-  // As long as one another, so that threads share them evenly.
-  const std::size_t stretch = padded(parts_of(seen, wished));
-  const std::size_t count = parts_of(seen, stretch);
-  std::vector<Part> parts(batch * count * l.num_heads);
+  // Whole vectors, so that a piece begins where a block does.
+  const std::size_t piece =
+      std::clamp(piece_elements / stride, vector_width, max_piece) / vector_width * vector_width;
+  const auto pieces_of = [](std::size_t all, std::size_t size) { return (all + size - 1) / size; };
+  struct Item {
+    const SequencePart* sequence;
+    KeyRange keys;
+    std::size_t end_of_all;
+    std::size_t keys_before;  ///< of all items
+  };
+  std::vector<Item> items;
+  std::vector<std::size_t> items_before;  // by sequence
+  std::size_t all_keys = 0;
+  std::size_t most_keys = 0;
+  for (const SequencePart& sequence : sequences) {
+    const KeyRange visible = a.seen_by(sequence, 0);
+    const std::size_t seen = visible.end - visible.first;
+    const std::size_t wanted = std::clamp(seen * stride / (cache_per_outputs * l.num_heads * width),
+                                          min_stretches, max_stretches);
+    const std::size_t wished = pieces_of(seen, pieces_of(pieces_of(seen, wanted), piece) * piece);
+    // As long as one another, so that threads share them evenly.
+    const std::size_t stretch = padded(pieces_of(seen, wished));
+    items_before.push_back(items.size());
+    for (std::size_t j = visible.first; j < visible.end; j += stretch) {
+      const std::size_t end = std::min(j + stretch, visible.end);
+      items.push_back({&sequence, {j, end}, visible.end, all_keys});
+      all_keys += end - j;
+    }
+    most_keys = std::max(most_keys, sequence.keys);
+  }
+  items_before.push_back(items.size());
+  std::vector<Part> parts(items.size() * l.num_heads);
   const Floats outs = allocate_floats(parts.size() * width);
   // Made before the threads start: what they throw could not be caught.
-  std::vector<Floats> rotated;
-  if (a.op.key_rope) {
-    rope_angles<float>(a.op.key_rope, a.keys);
+  std::vector<Floats> rooms;
+  if (a.op.key_rope) rope_angles<float>(a.op.key_rope, most_keys);
+  if (a.op.key_rope || (call.step != nullptr && call.step->block_size < shortest_run)) {
     for (int i = 0; i < omp_get_max_threads(); ++i) {
-      rotated.push_back(allocate_floats(piece * l.kv_stride));
+      rooms.push_back(allocate_floats(piece * stride));
     }
   }
-#pragma omp parallel for schedule(static) if (batch * seen * stride > parallel_elements)
-  for (std::size_t item = 0; item < batch * count; ++item) {
-    const std::size_t first = visible.first + item % count * stretch;
-    float* const room =
-        rotated.empty() ? nullptr : rotated[static_cast<std::size_t>(omp_get_thread_num())].get();
-    Stretch(call, a, item / count, room)
-        .attend(first, std::min(first + stretch, visible.end), visible.end, piece,
-                &parts[item * l.num_heads], outs.get() + item * l.num_heads * width);
+#pragma omp parallel if (all_keys * stride > parallel_elements)
+  {
+    // Sequences may have unequal numbers of keys: a thread gets its share of those of all.
+    const auto thread = static_cast<std::size_t>(omp_get_thread_num());
+    const auto threads = static_cast<std::size_t>(omp_get_num_threads());
+    float* const room = rooms.empty() ? nullptr : rooms[thread].get();
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const Item& item = items[i];
+      if (item.keys_before * threads / all_keys != thread) continue;
+      Stretch(call, a, *item.sequence, room)
+          .attend(item.keys.first, item.keys.end, item.end_of_all, piece, &parts[i * l.num_heads],
+                  outs.get() + i * l.num_heads * width);
+    }
   }
-#pragma omp parallel for schedule(static) if (batch * l.num_heads * count * width > \
-                                              parallel_elements)
-  for (std::size_t row = 0; row < batch * l.num_heads; ++row) {
-    const std::size_t at = row / l.num_heads * count * l.num_heads + row % l.num_heads;
-    const float* const sink = a.sinks != nullptr ? a.sinks + row % l.num_heads : nullptr;
-    join(&parts[at], outs.get() + at * width, count, l.num_heads, width, sink,
-         call.output.data + row * width);
+#pragma omp parallel for schedule(static) if (parts.size() * width > parallel_elements)
+  for (std::size_t row = 0; row < sequences.size() * l.num_heads; ++row) {
+    const std::size_t sequence = row / l.num_heads;
+    const std::size_t head = row % l.num_heads;
+    const std::size_t first = items_before[sequence];
+    const std::size_t at = first * l.num_heads + head;
+    const float* const sink = a.sinks != nullptr ? a.sinks + head : nullptr;
+    float* const out = call.output.data + sequences[sequence].first_query * a.values.query_stride +
+                       a.values.query_offset(head);
+    join(&parts[at], outs.get() + at * width, items_before[sequence + 1] - first, l.num_heads,
+         width, sink, out);
   }
 }
 

@@ -18,50 +18,77 @@ constexpr std::size_t query_tile = 48;
 /// Keys of one online-softmax step: the scores of block_rows queries stay in the first-level cache.
 constexpr std::size_t key_tile = 1024;
 
-/// The keys of one layer as products want them, [batch][kv head][keys/64][head_dim][64], and its
-/// values, ordered where their head_dim is no multiple of the vector width.
+/// The keys of one layer as products want them, [sequence][kv head][keys/64][head_dim][64], from
+/// the first that a query sees on; and its values, ordered where their head_dim is no multiple of
+/// the vector width or their rows lie apart.
 class PackedCache {
  public:
-  PackedCache(const Operand& k, const Operand& v, const HeadLayout& layout,
-              const HeadLayout& value_layout)
-      : batch_(k.shape[0]),
-        keys_(k.shape[1]),
-        kv_heads_(layout.num_kv_heads()),
-        head_dim_(layout.head_dim),
-        panels_((keys_ + key_panel - 1) / key_panel),
-        layout_(layout),
-        values_(v, value_layout, padded(value_layout.head_dim) != value_layout.head_dim) {
+  PackedCache(const Call& call, const Attention& a, std::span<const SequencePart> parts)
+      : parts_(parts),
+        kv_heads_(a.layout.num_kv_heads()),
+        panel_size_(a.layout.head_dim * key_panel),
+        layout_(a.layout),
+        values_(
+            call.inputs[2], a.values, parts,
+            call.inputs[2].places != nullptr || padded(a.values.head_dim) != a.values.head_dim) {
+    for (const SequencePart& part : parts) {
+      panels_before_.push_back(panels_.size());
+      for (std::size_t j = part.first_read; j < part.keys; j += key_panel) {
+        panels_.push_back({&part, j});
+      }
+    }
     // The block of the last layer: its pages are there.
     static thread_local Arena arena;
-    packed_keys_ = arena.reserve(batch_ * kv_heads_ * panels_ * head_dim_ * key_panel);
+    // Behind the panels a place for each thread, where keys that lie apart come together.
+    const auto threads = static_cast<std::size_t>(omp_get_max_threads());
+    packed_keys_ = arena.reserve((panels_.size() * kv_heads_ + threads) * panel_size_);
 #pragma omp parallel for schedule(static)
-    for (std::size_t i = 0; i < batch_ * kv_heads_ * panels_; ++i) {
-      const std::size_t head = i / panels_ % kv_heads_;
-      const std::size_t b = i / panels_ / kv_heads_;
-      const std::size_t first = i % panels_ * key_panel;
-      const std::size_t n = std::min(key_panel, keys_ - first);
-      const std::size_t offset = first * layout.kv_stride + head * head_dim_;
-      transpose_block(k.sequence(b) + offset, layout.kv_stride, n, head_dim_,
-                      packed_keys_ + i * head_dim_ * key_panel, key_panel);
+    for (std::size_t i = 0; i < panels_.size() * kv_heads_; ++i) {
+      const std::size_t place =
+          panels_.size() * kv_heads_ + static_cast<std::size_t>(omp_get_thread_num());
+      pack(call.inputs[1], panels_[i / kv_heads_], i % kv_heads_ * layout_.head_dim,
+           packed_keys_ + place * panel_size_, packed_keys_ + i * panel_size_);
     }
   }
 
-  std::size_t keys() const { return keys_; }
-  /// Panel of keys [64·index, ...) of the head's group.
-  const float* keys_of(std::size_t b, std::size_t head, std::size_t index) const {
-    const std::size_t group = b * kv_heads_ + head / layout_.queries_per_key;
-    return packed_keys_ + (group * panels_ + index) * head_dim_ * key_panel;
+  /// The panel of part `part` that begins with a key, for the head's group.
+  const float* keys_of(std::size_t part, std::size_t head, std::size_t key) const {
+    const std::size_t panel = panels_before_[part] + (key - parts_[part].first_read) / key_panel;
+    return packed_keys_ + (panel * kv_heads_ + head / layout_.queries_per_key) * panel_size_;
   }
   const ValueRows& values() const { return values_; }
+  const SequencePart& part(std::size_t part) const { return parts_[part]; }
 
  private:
-  std::size_t batch_;
-  std::size_t keys_;
+  struct Panel {
+    const SequencePart* part;
+    std::size_t first;  ///< key
+  };
+
+  void pack(const Operand& k, const Panel& panel, std::size_t offset, float* together,
+            float* out) const {
+    const KeyRows keys(k, *panel.part);
+    const std::size_t end = std::min(panel.first + key_panel, panel.part->keys);
+    const float* from = keys[panel.first] + offset;
+    std::size_t stride = keys.stride();
+    if (keys.run_end(panel.first, end) < end) {
+      for (std::size_t j = panel.first; j < end; ++j) {
+        std::copy_n(keys[j] + offset, layout_.head_dim,
+                    together + (j - panel.first) * layout_.head_dim);
+      }
+      from = together;
+      stride = layout_.head_dim;
+    }
+    transpose_block(from, stride, end - panel.first, layout_.head_dim, out, key_panel);
+  }
+
+  std::span<const SequencePart> parts_;
   std::size_t kv_heads_;
-  std::size_t head_dim_;
-  std::size_t panels_;
+  std::size_t panel_size_;
   const HeadLayout& layout_;
   ValueRows values_;
+  std::vector<Panel> panels_;
+  std::vector<std::size_t> panels_before_;  ///< by part
   float* packed_keys_ = nullptr;
 };
 
@@ -77,9 +104,10 @@ class QueryBlock {
         scores_(block_rows * key_tile),
         out_(block_rows * width_) {}
 
-  /// Queries first ... first + n - 1, which lie at `q`; their outputs go to `out`.
-  void attend(const Attention& a, const PackedCache& cache, std::size_t b, std::size_t head,
+  /// Queries first ... first + n - 1 of a part, which lie at `q`; their outputs go to `out`.
+  void attend(const Attention& a, const PackedCache& cache, std::size_t part, std::size_t head,
               std::size_t first, std::size_t n, const float* q, float* out) {
+    const SequencePart& sequence = cache.part(part);
     const std::size_t stride = a.layout.query_stride;
     for (std::size_t i = 0; i < n; ++i) {
       map_row(Function::Scale, static_cast<float>(a.op.scale), q + i * stride,
@@ -89,10 +117,10 @@ class QueryBlock {
     }
     std::fill(out_.begin(), out_.end(), 0.0F);
     // From the first query's first key, on a panel's border, to the last query's last.
-    const std::size_t begin = a.seen_by(b, first).first / key_panel * key_panel;
-    const std::size_t end = a.seen_by(b, first + n - 1).end;
+    const std::size_t begin = a.seen_by(sequence, first).first / key_panel * key_panel;
+    const std::size_t end = a.seen_by(sequence, first + n - 1).end;
     for (std::size_t j = begin; j < end; j += key_tile) {
-      absorb(a, cache, b, head, first, n, j, std::min(key_tile, end - j));
+      absorb(a, cache, part, head, first, n, j, std::min(key_tile, end - j));
     }
     for (std::size_t i = 0; i < n; ++i) {
       float share = 1 / sum_[i];
@@ -108,7 +136,7 @@ class QueryBlock {
 
  private:
   /// Keys [first_key, first_key + count).
-  void absorb(const Attention& a, const PackedCache& cache, std::size_t b, std::size_t head,
+  void absorb(const Attention& a, const PackedCache& cache, std::size_t part, std::size_t head,
               std::size_t first, std::size_t n, std::size_t first_key, std::size_t count) {
     for (std::size_t j = 0; j < count; j += key_panel) {
       multiply_block({.m = n,
@@ -116,7 +144,7 @@ class QueryBlock {
                       .k = head_dim_,
                       .a = queries_.data(),
                       .lda = head_dim_,
-                      .b = cache.keys_of(b, head, (first_key + j) / key_panel),
+                      .b = cache.keys_of(part, head, first_key + j),
                       .ldb = key_panel,
                       .c = &scores_[j],
                       .ldc = key_tile});
@@ -125,7 +153,7 @@ class QueryBlock {
     const std::size_t width = padded(count);
     for (std::size_t i = 0; i < n; ++i) {
       float* row = &scores_[i * key_tile];
-      finish_scores(a, b, head, first + i, first_key, width, row);
+      finish_scores(a, cache.part(part), head, first + i, first_key, width, row);
       const float peak = std::max(peak_[i], largest_of_row(row, width));
       if (peak == masked_score) {  // nothing visible yet
         std::fill_n(row, count, 0.0F);
@@ -141,7 +169,7 @@ class QueryBlock {
                     .k = count,
                     .a = scores_.data(),
                     .lda = key_tile,
-                    .b = cache.values().of(b, head) + first_key * cache.values().stride(),
+                    .b = cache.values().of(part, head, first_key),
                     .ldb = cache.values().stride(),
                     .c = out_.data(),
                     .ldc = width_},
@@ -160,30 +188,36 @@ class QueryBlock {
 
 }  // namespace
 
-void attend_many(const Call& call, const Attention& a) {
-  const Operand& q = call.inputs[0];
-  const std::size_t batch = q.shape[0];
-  const std::size_t queries = q.shape[1];
-  const std::size_t tiles = (queries + query_tile - 1) / query_tile;
+void attend_many(const Call& call, const Attention& a, std::span<const SequencePart> parts) {
   const HeadLayout& l = a.layout;
-  const PackedCache cache(call.inputs[1], call.inputs[2], l, a.values);
+  const PackedCache cache(call, a, parts);
+  struct Tile {
+    std::size_t part;
+    std::size_t first;  ///< query
+  };
+  std::vector<Tile> tiles;
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    for (std::size_t i = 0; i < parts[p].queries; i += query_tile) tiles.push_back({p, i});
+  }
+  // The last tiles of a causal pass are the longest: they start first, the short ones fill up.
+  std::stable_sort(tiles.begin(), tiles.end(), [&](const Tile& x, const Tile& y) {
+    return parts[x.part].past + x.first > parts[y.part].past + y.first;
+  });
   // One for each thread, made before they start: what they throw could not be caught.
   std::vector<QueryBlock> blocks(static_cast<std::size_t>(omp_get_max_threads()),
                                  QueryBlock(l.head_dim, a.values.head_dim));
 #pragma omp parallel
   {
     QueryBlock& block = blocks[static_cast<std::size_t>(omp_get_thread_num())];
-    // The last tiles of a causal pass are the longest: they start first, the short ones fill up.
 #pragma omp for schedule(dynamic, 1)
-    for (std::size_t item = 0; item < batch * tiles * l.num_heads; ++item) {
+    for (std::size_t item = 0; item < tiles.size() * l.num_heads; ++item) {
       const std::size_t head = item % l.num_heads;
-      const std::size_t b = item / l.num_heads % batch;
-      const std::size_t first = (tiles - 1 - item / l.num_heads / batch) * query_tile;
-      const std::size_t end = std::min(queries, first + query_tile);
+      const auto [p, first] = tiles[item / l.num_heads];
+      const std::size_t end = std::min(parts[p].queries, first + query_tile);
       for (std::size_t i = first; i < end; i += block_rows) {
-        const std::size_t row = b * queries + i;
-        block.attend(a, cache, b, head, i, std::min(block_rows, end - i),
-                     q.data + row * l.query_stride + l.query_offset(head),
+        const std::size_t row = parts[p].first_query + i;
+        block.attend(a, cache, p, head, i, std::min(block_rows, end - i),
+                     call.inputs[0].data + row * l.query_stride + l.query_offset(head),
                      call.output.data + row * a.values.query_stride + a.values.query_offset(head));
       }
     }

@@ -104,9 +104,11 @@ class StepGraph {
   const StepSums& sums() const { return sums_; }
 
  private:
-  Symbol sum(const char* name, const Count& of_one) {
-    const Count equal = Count(symbol::batch) * of_one;
-    return symbols_.found_by_run(equal, name, equal);
+  Symbol sum(const std::string& name, const Count& of_one) { return sum(name, of_one, of_one); }
+  /// Of sequences that have `most` at most.
+  Symbol sum(const std::string& name, const Count& of_one, const Count& most) {
+    const Count batch = symbol::batch;
+    return symbols_.found_by_run(batch * most, name, batch * of_one);
   }
 
   /// Rows of all sequences in a state, as it is once a sequence has enough tokens; none: no state.
@@ -127,6 +129,7 @@ class StepGraph {
 
   /// [batch, prompt_len, ...] and the like in one row.
   void side_by_side(std::vector<Count>& shape) const {
+    if (shape[0] == length_) shape[0] = sums_.tokens;  // positions, and their rows of a table
     if (shape.size() < 2 || !(shape[0] == Count(symbol::batch) || shape[0] == Count(1))) return;
     if (shape[1] == length_) {
       shape[1] = sums_.tokens;
@@ -149,8 +152,10 @@ class StepGraph {
         const OfSequence one = visible(range, length_, cached_, symbols_);
         const std::uint64_t limit = std::max(range.window, range.chunk);
         const std::string suffix = limit > 0 ? "_" + std::to_string(limit) : "";
-        sums_.visible[range] = {sum(("step_pairs" + suffix).c_str(), one.pairs),
-                                sum(("step_keys" + suffix).c_str(), one.keys)};
+        // One token may see more than one that comes later, in the next chunk.
+        const Count rows = cached_ + length_;
+        sums_.visible[range] = {sum("step_pairs" + suffix, one.pairs, length_ * rows),
+                                sum("step_keys" + suffix, one.keys, rows)};
       }
       attention->visible_pairs = sums_.visible[range].pairs;
       attention->visible_keys = sums_.visible[range].keys;
@@ -160,8 +165,8 @@ class StepGraph {
       if (!sums_.scanned.contains(scan->chunk)) {
         const ScannedSequence one = scanned(scan->chunk, length_, symbols_);
         const std::string suffix = "_" + std::to_string(scan->chunk);
-        sums_.scanned[scan->chunk] = {sum(("step_scan_pairs" + suffix).c_str(), one.pairs),
-                                      sum(("step_chunks" + suffix).c_str(), one.chunks)};
+        sums_.scanned[scan->chunk] = {sum("step_scan_pairs" + suffix, one.pairs),
+                                      sum("step_chunks" + suffix, one.chunks)};
       }
       scan->pairs = sums_.scanned[scan->chunk].pairs;
       scan->chunks = sums_.scanned[scan->chunk].chunks;

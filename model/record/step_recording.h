@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "model/record/recording.h"
 
@@ -47,7 +48,8 @@ struct StepSums {
 /// Adds the pass "step" to a recording whose prefill is a chunk (RecordOptions::chunked) that ends
 /// with the last token's logits. It is that prefill with the sequences side by side in one row:
 /// [batch, prompt_len, ...] becomes [1, sum of tokens, ...], every sequence has its last token's
-/// logits, and attention takes the sums. It is for costs; executors run sequences of one length.
+/// logits, attention takes the sums, and each token has a row of a position table. Estimates cost
+/// it, and execute::StepSession runs it.
 /// Throws Error if an operator does not work row by row, as those of eager attention.
 StepSums add_step(Recording& recording);
 
@@ -61,7 +63,8 @@ class StepSizes {
   /// So many sequences with a token each, without what depends on their caches.
   void add_rows(std::uint64_t sequences);
   std::uint64_t num_sequences() const { return sequences_; }
-  std::uint64_t tokens() const { return found_[0].value; }
+  /// Of each symbol of the sums.
+  const std::vector<FoundCount>& counts() const { return found_; }
   /// Values of all symbols; `batch` is the number of sequences, at least one.
   const SymbolValues& values();
 

@@ -91,6 +91,29 @@ TEST_CASE("step: attention's pairs by hand") {
   CHECK(sizes[step.sums.cached.id] == 10002);
 }
 
+// Llama 4's chunks of 8192: a token may see more keys than a later one.
+TEST_CASE("step: sequences before and after a chunk's border are summed") {
+  const Step step("llama-4-scout-17b-16e");
+  const auto sizes =
+      step_sizes(step.recording, step.sums, std::vector<StepSequence>{{1, 8191}, {1, 8192}});
+  const auto& visible = step.sums.visible.at({0, 8192});
+  CHECK(sizes[visible.pairs.id] == 8192 + 1);
+  CHECK(sizes[visible.keys.id] == 8192 + 1);
+}
+
+TEST_CASE("step: each token reads a row of a position table") {
+  const Step step("gpt2");
+  const Graph& graph = step.recording.pass(step_name).graph;
+  const auto sizes =
+      step_sizes(step.recording, step.sums, std::vector<StepSequence>{{5, 0}, {1, 7}, {1, 3}});
+  for (const Node& node : graph.nodes()) {
+    if (node.label != "positions") continue;
+    CHECK(graph.tensor(node.output()).elements().at(sizes) == (5 + 1 + 1) * 768);
+    return;
+  }
+  FAIL("no positions");
+}
+
 TEST_CASE("step: what is not row by row is refused with the operator's name") {
   Lowering eager;
   eager.attention = Kernels::Eager;

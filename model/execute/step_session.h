@@ -1,0 +1,82 @@
+/// Runs steps of a server: prompt chunks and decode steps of several sequences in one pass, over a
+/// paged cache that their owner hands out.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/execute/generate.h"
+#include "model/execute/session_run.h"
+#include "model/execute/step_rows.h"
+#include "model/record/step_recording.h"
+
+namespace kvcast::execute {
+
+/// Blocks of `block_size` tokens each, numbered from 0.
+struct PagedCacheSize {
+  std::uint64_t num_blocks = 0;
+  std::uint64_t block_size = 16;
+};
+
+/// What one sequence computes in a step: the next of its tokens, of which `cached` are in its
+/// blocks. Token i of the sequence has row i % block_size of block blocks[i / block_size].
+/// Sequences may share blocks of cached tokens; those may be of the same step, if another part
+/// computes them.
+struct StepPart {
+  std::span<const TokenId> tokens;
+  std::uint64_t cached = 0;
+  std::span<const std::uint32_t> blocks;  ///< enough for cached and new tokens
+};
+
+/// Of the last step.
+struct StepWork {
+  std::uint64_t analytic_flops = 0;
+  std::uint64_t analytic_bytes = 0;
+  CountedWork counted;  ///< with Loops::Counting, and in FP64
+};
+
+/// Decoder-only models that attend to a cache of all tokens, by tiled attention. All cached tokens
+/// keep their rows, those too that no window reaches any more.
+class StepSession {
+ public:
+  /// Records the step, loads the weights and makes the cache. The checkpoint must outlive it.
+  /// `options` as of a session; `chunk` has no meaning here. Throws Error for what a step cannot
+  /// be: see add_step; encoder-decoder models; states of a state space; methods with passes before
+  /// the base's, or that choose its tokens; logits of all positions; a part of the model.
+  StepSession(const Checkpoint& checkpoint, const SessionOptions& options,
+              const PagedCacheSize& cache);
+
+  /// The most likely token after the last one of each part. Throws Error for token ids and lengths
+  /// that the model does not have, and blocks that the cache does not have or that are too few.
+  std::vector<TokenId> step(std::span<const StepPart> parts, const Observer& observer = nullptr);
+
+  /// Of the last step: [parts, 1, vocab_size].
+  const Output& logits() const { return logits_; }
+  const StepWork& work() const { return work_; }
+
+  const Architecture& architecture() const { return session_.architecture(); }
+  /// With the pass "step".
+  const Recording& recording() const { return recording_; }
+  const StepSums& sums() const { return sums_; }
+  const PagedCacheSize& cache_size() const { return cache_size_; }
+  std::uint64_t weight_bytes() const { return session_.weight_bytes(); }
+  std::uint64_t cache_bytes() const { return cache_.bytes(); }
+
+ private:
+  void check(const StepPart& part) const;
+  StepRows rows_of(std::span<const StepPart> parts) const;
+
+  Session session_;
+  Recording recording_;
+  StepSums sums_;
+  PagedCacheSize cache_size_;
+  PassWork analytic_;
+  Executor executor_;
+  CacheStore cache_;
+  Arena arena_;
+  Output logits_;
+  StepWork work_;
+};
+
+}  // namespace kvcast::execute
