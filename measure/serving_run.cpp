@@ -1,0 +1,65 @@
+#include "measure/serving_run.h"
+
+#include <chrono>
+#include <thread>
+
+#include "model/base/error.h"
+#include "simulate/random.h"
+
+namespace kvcast::measure {
+
+using execute::TokenId;
+
+std::vector<TokenId> prompt_of(const simulate::ServingRequest& r, std::uint64_t block_tokens,
+                               std::uint64_t vocab_size) {
+  if (!r.tokens.empty()) return {r.tokens.begin(), r.tokens.end()};
+  std::vector<TokenId> prompt;
+  while (prompt.size() < r.prompt_tokens) {
+    // Past its ids a prompt has tokens of its own.
+    const std::uint64_t block = block_tokens > 0 ? prompt.size() / block_tokens : 0;
+    const bool shared = block_tokens > 0 && block < r.blocks.size();
+    simulate::Random random(shared ? r.blocks[block] : r.id, shared ? 1 : 2 + block);
+    const std::uint64_t end =
+        block_tokens > 0 ? std::min((block + 1) * block_tokens, r.prompt_tokens) : r.prompt_tokens;
+    while (prompt.size() < end) {
+      prompt.push_back(static_cast<TokenId>(random.next() % vocab_size));
+    }
+  }
+  return prompt;
+}
+
+double ExecutedSteps::seconds(std::span<const simulate::ScheduledPart> parts) {
+  std::vector<execute::StepPart> step;
+  for (const simulate::ScheduledPart& part : parts) {
+    const simulate::Sequence& s = *part.sequence;
+    std::vector<TokenId>& known = known_[s.request.id];
+    if (known.empty()) {
+      known = prompt_of(s.request, block_tokens_, session_.architecture().vocab_size);
+    }
+    KVCAST_ASSERT(known.size() == s.known);
+    step.push_back({std::span(known).subspan(s.computed, part.tokens), s.computed, s.blocks});
+  }
+  const std::vector<TokenId> next = session_.step(step);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const simulate::Sequence& s = *parts[i].sequence;
+    if (parts[i].tokens == s.left()) known_.at(s.request.id).push_back(next[i]);
+  }
+  const double seconds = since_.seconds();
+  since_ = Stopwatch();
+  return seconds;
+}
+
+void ExecutedSteps::idle(double seconds) {
+  if (waits_) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  since_ = Stopwatch();
+}
+
+void ExecutedSteps::ended(const simulate::Sequence& s) {
+  const auto known = known_.find(s.request.id);
+  KVCAST_ASSERT(known != known_.end());
+  const auto made = known->second.begin() + static_cast<std::ptrdiff_t>(s.request.prompt_tokens);
+  made_[s.request.id].assign(made, known->second.end());
+  known_.erase(known);
+}
+
+}  // namespace kvcast::measure
