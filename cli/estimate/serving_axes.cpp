@@ -11,12 +11,12 @@
 namespace kvcast::cli {
 namespace {
 
-double rate_of(std::string_view text) {
+double number_of(std::string_view text, const char* flag) {
   double rate = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rate);
   const bool whole = error == std::errc() && end == text.data() + text.size();
   if (!whole || !(rate > 0 && std::isfinite(rate))) {
-    throw Error("--rate", "'" + std::string(text) + "'",
+    throw Error(flag, "'" + std::string(text) + "'",
                 "numbers above 0, such as 0.5,1,2 or 1..64:x2");
   }
   return rate;
@@ -24,19 +24,19 @@ double rate_of(std::string_view text) {
 
 }  // namespace
 
-std::vector<double> parse_rates(const std::string& text) {
+std::vector<double> parse_rates(const std::string& text, const char* flag) {
   std::vector<double> rates;
-  for (const std::string& word : reports::parse_words(text, "--rate")) {
+  for (const std::string& word : reports::parse_words(text, flag)) {
     const std::size_t dots = word.find("..");
     if (dots == std::string::npos) {
-      rates.push_back(rate_of(word));
+      rates.push_back(number_of(word, flag));
       continue;
     }
     const std::size_t times = word.find(":x", dots);
-    const double first = rate_of(word.substr(0, dots));
-    const double last = rate_of(word.substr(dots + 2, times - dots - 2));
-    const double factor = times == std::string::npos ? 2 : rate_of(word.substr(times + 2));
-    if (factor <= 1) throw Error("--rate", "'" + word + "'", "a factor above 1");
+    const double first = number_of(word.substr(0, dots), flag);
+    const double last = number_of(word.substr(dots + 2, times - dots - 2), flag);
+    const double factor = times == std::string::npos ? 2 : number_of(word.substr(times + 2), flag);
+    if (factor <= 1) throw Error(flag, "'" + word + "'", "a factor above 1");
     for (double rate = first; rate <= last * (1 + 1e-12); rate *= factor) rates.push_back(rate);
   }
   return rates;
@@ -67,7 +67,7 @@ reports::ServingSweep ServingAxes::over(const reports::SweepGrid& grid) const {
                          ? std::vector<std::string>{""}
                          : reports::parse_method_words(
                                fmt::format("{}", fmt::join(schedulers, ";")), "--scheduler");
-  sweep.rates = rates.empty() ? std::vector<double>{0} : parse_rates(rates);
+  sweep.rates = rates.empty() ? std::vector<double>{0} : parse_rates(rates, "--rate");
   sweep.open = [this](double rate) {
     return workload.open(rate > 0 ? std::optional(rate) : std::nullopt);
   };

@@ -23,7 +23,7 @@ struct ServingAxes {
   reports::ServingSweep over(const reports::SweepGrid& grid) const;
 };
 
-/// "0.5,1,2" or "1..64:x2": rates above 0, of requests a second. Throws Error naming --rate.
-std::vector<double> parse_rates(const std::string& text);
+/// "0.5,1,2" or "1..64:x2": numbers above 0. Throws Error naming the flag.
+std::vector<double> parse_rates(const std::string& text, const char* flag);
 
 }  // namespace kvcast::cli

@@ -18,6 +18,7 @@
 #include "cli/run/run_job.h"
 #include "cli/run/run_profile.h"
 #include "cli/run/run_ranks.h"
+#include "cli/run/run_requests.h"
 #include "measure/rounds.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
@@ -375,7 +376,12 @@ void add_run(Command app, const Globals& globals) {
         "kvr:p=P,partition=search");
   c.add("--ignore-eos", o->ignore_eos, "do not stop at the end-of-text token");
   c.add("--json", o->json);
-  c.callback([o, &globals] { run(*o, globals); });
+  const auto requests = std::make_shared<RunRequestsFlags>();
+  requests->add_to(c);
+  c.callback([o, requests, &globals] {
+    if (requests->is_given()) return run_requests(*o, *requests, globals);
+    run(*o, globals);
+  });
 }
 
 }  // namespace kvcast::cli

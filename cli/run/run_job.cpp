@@ -27,33 +27,6 @@ DType parse_run_dtype(const std::string& text) {
   throw Error("--dtype", text, "fp32 or fp64");
 }
 
-execute::SessionOptions session_options(const RunOptions& o, const Architecture& a,
-                                        std::size_t decoder_tokens, const Catalog& catalog) {
-  execute::SessionOptions s;
-  s.methods = with_ranks_of_mpirun(parse_methods(o.method));
-  apply_semantics(o.semantics, a, s.methods);
-  RequestOptions kernels;
-  kernels.attention = o.attention;
-  kernels.elementwise = o.elementwise;
-  kernels.skip_unread_rows = o.skip_unread_rows;
-  const Lowering lowering = parse_lowering(kernels, a);
-  s.attention = lowering.attention;
-  s.elementwise = lowering.elementwise;
-  s.skip_unread_rows = lowering.skip_unread_rows;
-  s.loops = o.count ? execute::Loops::Counting : execute::Loops::Fast;
-  s.dtype = parse_run_dtype(o.dtype);
-  s.logits = o.logits.empty() ? Logits::Last : Logits::All;
-  s.decoder_tokens = decoder_tokens;
-  if (!o.chunk.empty()) s.chunk = parse_token_count(o.chunk, "--chunk");
-  if (!o.random_weights.empty()) {
-    const std::uint64_t seed = parse_token_count(o.random_weights, "--random-weights");
-    s.open = [catalog, seed](const std::string& name) {
-      return Checkpoint(load_model(catalog, name), seed + 1);
-    };
-  }
-  return s;
-}
-
 /// Without this check the system would kill the process when memory runs out.
 void check_memory(const Architecture& a, const execute::SessionOptions& options,
                   const roofline::DesignPoint& point, const RunRanks* ranks) {
@@ -73,15 +46,6 @@ void check_memory(const Architecture& a, const execute::SessionOptions& options,
   throw Error(
       Error(what, bytes(needed), "at most this machine's memory of " + bytes(memory)).what(),
       Fault::Run);
-}
-
-Checkpoint open_checkpoint(const RunOptions& o, const Globals& globals) {
-  Checkpoint checkpoint = o.random_weights.empty()
-                              ? Checkpoint(o.model)
-                              : Checkpoint(load_model(globals.catalog(), o.model),
-                                           parse_token_count(o.random_weights, "--random-weights"));
-  for (const std::string& line : config_warnings(checkpoint.architecture())) globals.warn(line);
-  return checkpoint;
 }
 
 /// The fastest partition on the devices and links of --hardware.
@@ -119,6 +83,42 @@ void check_lengths(const RunOptions& o, const RunRanks* ranks) {
 }
 
 }  // namespace
+
+Checkpoint open_checkpoint(const RunOptions& o, const Globals& globals) {
+  Checkpoint checkpoint = o.random_weights.empty()
+                              ? Checkpoint(o.model)
+                              : Checkpoint(load_model(globals.catalog(), o.model),
+                                           parse_token_count(o.random_weights, "--random-weights"));
+  for (const std::string& line : config_warnings(checkpoint.architecture())) globals.warn(line);
+  return checkpoint;
+}
+
+execute::SessionOptions session_options(const RunOptions& o, const Architecture& a,
+                                        std::size_t decoder_tokens, const Catalog& catalog) {
+  execute::SessionOptions s;
+  s.methods = with_ranks_of_mpirun(parse_methods(o.method));
+  apply_semantics(o.semantics, a, s.methods);
+  RequestOptions kernels;
+  kernels.attention = o.attention;
+  kernels.elementwise = o.elementwise;
+  kernels.skip_unread_rows = o.skip_unread_rows;
+  const Lowering lowering = parse_lowering(kernels, a);
+  s.attention = lowering.attention;
+  s.elementwise = lowering.elementwise;
+  s.skip_unread_rows = lowering.skip_unread_rows;
+  s.loops = o.count ? execute::Loops::Counting : execute::Loops::Fast;
+  s.dtype = parse_run_dtype(o.dtype);
+  s.logits = o.logits.empty() ? Logits::Last : Logits::All;
+  s.decoder_tokens = decoder_tokens;
+  if (!o.chunk.empty()) s.chunk = parse_token_count(o.chunk, "--chunk");
+  if (!o.random_weights.empty()) {
+    const std::uint64_t seed = parse_token_count(o.random_weights, "--random-weights");
+    s.open = [catalog, seed](const std::string& name) {
+      return Checkpoint(load_model(catalog, name), seed + 1);
+    };
+  }
+  return s;
+}
 
 RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* ranks) {
   RunJob job{.threads = execute::use_threads(rank_threads(o.threads, ranks)),

@@ -53,6 +53,11 @@ struct RunJob {
   std::optional<AtomicFile> logits = {};
 };
 
+Checkpoint open_checkpoint(const RunOptions& o, const Globals& globals);
+/// `decoder_tokens` as in SessionOptions. Throws Error naming the flag.
+execute::SessionOptions session_options(const RunOptions& o, const Architecture& a,
+                                        std::size_t decoder_tokens, const Catalog& catalog);
+
 /// The whole request, checked: Error says what is wrong with it, before the run. `ranks` of a
 /// placement or a spread model; null: this process runs it all.
 RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* ranks);

@@ -18,6 +18,7 @@
 #include "search/serving_rate.h"
 #include "simulate/serving/model_server.h"
 #include "simulate/serving/serving_scenario.h"
+#include "simulate/serving/step_times.h"
 
 namespace kvcast::cli {
 namespace {
@@ -36,6 +37,7 @@ struct Options {
   std::string slo;
   bool find_max_rate = false;
   double first_rate = 1;
+  std::string step_times;
   std::string trace;
   std::string plot;
   std::string csv;
@@ -132,6 +134,9 @@ Setup from_model(const Options& o, const Globals& globals) {
 Setup make_setup(const Options& o, const Globals& globals) {
   Setup setup = o.scenario.empty() ? from_model(o, globals) : from_scenario(o);
   setup.serving.closed_loop = o.workload.closed_loop();
+  if (!o.step_times.empty()) {
+    setup.serving.servers.clock = std::make_shared<simulate::ReplayedSteps>(o.step_times);
+  }
   return setup;
 }
 
@@ -299,6 +304,9 @@ void add_simulate_serving(Command command, const Globals& globals) {
   c.add("--find-max-rate", o->find_max_rate,
         "search for the highest rate at which the objective holds");
   c.add("--first-rate R", o->first_rate, "requests a second where that search begins").positive();
+  c.add("--step-times FILE.csv", o->step_times,
+        "steps take what they took in kvcast run --requests --step-times; the schedule must be the "
+        "same");
   c.add("--csv", o->csv, "a row for each request, or for each rate of --find-max-rate");
   c.add("--json", o->json);
   c.add("--trace FILE.json", o->trace, "write a Chrome trace, for ui.perfetto.dev").writes();

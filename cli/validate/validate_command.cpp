@@ -6,6 +6,7 @@
 #include "cli/frame/interrupt_guard.h"
 #include "cli/frame/progress_bar.h"
 #include "cli/validate/validate_parts.h"
+#include "cli/validate/validate_serving.h"
 #include "model/base/error.h"
 #include "model/base/stopwatch.h"
 
@@ -61,9 +62,13 @@ void add_validate(Command app, const Globals& globals) {
   command.require_subcommand(0);
   const auto o = std::make_shared<ValidateOptions>();
   o->add_to(command);
+  const auto serving = std::make_shared<ServingFlags>();
+  serving->add_to(command);
   // The flags of `validate` itself have no meaning for its subcommands.
-  command.callback([o, command, &globals] {
-    if (!command.has_subcommand()) run(*o, globals);
+  command.callback([o, serving, command, &globals] {
+    if (command.has_subcommand()) return;
+    if (serving->serving) return validate_serving(*o, *serving, globals);
+    run(*o, globals);
   });
   add_validate_coverage(command, globals);
   add_validate_kvp(command, globals);

@@ -1,0 +1,124 @@
+#include "cli/run/run_requests.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "cli/frame/progress_bar.h"
+#include "cli/frame/serving_output.h"
+#include "measure/serving_run.h"
+#include "model/base/error.h"
+#include "model/base/quantity.h"
+#include "model/execute/machine_probe.h"
+#include "reports/plot/serving_log.h"
+#include "simulate/serving/serving_scenario.h"
+#include "simulate/serving/step_times.h"
+
+namespace kvcast::cli {
+namespace {
+
+/// Of the cache, where --scheduler does not say num_blocks. Ours: it is touched at the start.
+constexpr double default_cache_bytes = 0x1p30;
+
+simulate::SchedulerSettings settings_for(const RunRequestsFlags& flags, const Recording& recording,
+                                         DType dtype) {
+  simulate::SchedulerSettings s;
+  s.max_model_len = recording.model.max_position_embeddings;
+  s.num_blocks = 0;
+  if (!flags.scheduler.empty()) simulate::set_scheduler(flags.scheduler, "--scheduler", s);
+  if (s.num_blocks == 0) {
+    const double of_token = static_cast<double>(recording.kv_cache_bytes_per_token.at({})) *
+                            bits_per_element(dtype) / bits_per_element(DType::FP32);
+    s.num_blocks =
+        std::max<std::uint64_t>(1, static_cast<std::uint64_t>(default_cache_bytes / of_token /
+                                                              static_cast<double>(s.block_size)));
+  }
+  s.check();
+  return s;
+}
+
+}  // namespace
+
+void RunRequestsFlags::add_to(Command c) {
+  workload.add_to(c);
+  c.add("--scheduler NAME[:KEY=VALUE,...]", scheduler,
+        "with --requests: as kvcast simulate serving [vllm-v1]");
+  c.add("--slo LIMITS", slo, "with --requests: ttft=S,tpot=S,e2e=S, what a request must keep");
+  c.add("--csv", csv, "with --requests: a row for each request");
+  c.add("--trace FILE.json", trace, "with --requests: write a Chrome trace").writes();
+  c.add("--step-times FILE.csv", steps,
+        "with --requests: write what each step took, for kvcast simulate serving --step-times")
+      .writes();
+  c.add("--no-wait", no_wait, "with --requests: skip the time until the next request arrives");
+}
+
+void run_requests(const RunOptions& o, const RunRequestsFlags& flags, const Globals& globals) {
+  flags.workload.check();
+  const Objective objective = parse_objective(flags.slo);
+  const int threads = execute::use_threads(o.threads);
+  const Checkpoint checkpoint = open_checkpoint(o, globals);
+  const execute::SessionOptions options =
+      session_options(o, checkpoint.architecture(), 1, globals.catalog());
+  execute::check_checkpoint(checkpoint, options);
+  const Recording recording =
+      record(checkpoint.architecture(), options.methods, execute::session_lowering(options));
+  simulate::SchedulerSettings settings = settings_for(flags, recording, options.dtype);
+  const auto requests = flags.workload.open();
+  settings.request_block_tokens = requests->block_tokens();
+  execute::StepSession session(checkpoint, options, {settings.num_blocks, settings.block_size});
+  const auto steps =
+      std::make_shared<measure::ExecutedSteps>(session, requests->block_tokens(), !flags.no_wait);
+  simulate::ServingSetup setup;
+  setup.servers = {settings, steps, 1};
+  setup.closed_loop = flags.workload.closed_loop();
+
+  std::optional<reports::RequestRows> rows;
+  if (!flags.csv.empty()) rows.emplace(csv_target(flags.csv));
+  std::optional<simulate::StepTimesFile> times_file;
+  if (!flags.steps.empty()) times_file.emplace(flags.steps);
+  reports::ServingLog log;
+  ProgressBar bar(globals.quiet);
+  const Stopwatch watch;
+  std::uint64_t ended = 0;
+  simulate::ServingWatch told;
+  told.on_step = [&](const simulate::ServedStep& s) {
+    if (times_file) times_file->add(s);
+    if (!flags.trace.empty()) log.step(s);
+  };
+  told.on_finished = [&](const simulate::Sequence& s) {
+    steps->ended(s);
+    if (rows) {
+      rows->finished(s);
+      rows->flush();
+    }
+    if (!flags.trace.empty()) log.finished(s);
+    bar.draw(++ended, 0, 0, watch.seconds());
+  };
+  told.on_rejected = [&](const simulate::ServingRequest& r, const std::string& reason) {
+    if (rows) rows->rejected(r, reason);
+    globals.warn(fmt::format("request {} is rejected: {}", r.id, reason));
+  };
+  const simulate::ServingTimes times = serve(setup, *requests, objective.slo, told);
+  if (rows) rows->flush();
+  if (times_file) times_file->commit();
+  if (!flags.trace.empty()) log.write_trace(flags.trace);
+  if (o.json) {
+    ordered_json j{{"model", checkpoint.architecture().name},
+                   {"method", to_string(options.methods)},
+                   {"dtype", o.dtype},
+                   {"threads", threads},
+                   {"scheduler", name(settings.policy)},
+                   {"kv_blocks", settings.num_blocks},
+                   {"block_size", settings.block_size}};
+    j.update(serving_json(times));
+    for (const auto& [request, tokens] : steps->made()) {
+      j["generated_tokens"][std::to_string(request)] = tokens;
+    }
+    return print_json(j);
+  }
+  print_text(fmt::format("{}, {}, {} threads, {}\n", checkpoint.architecture().name,
+                         to_string(options.methods), threads, name(settings.policy)) +
+             serving_text(times, objective.slo));
+}
+
+}  // namespace kvcast::cli
