@@ -107,14 +107,20 @@ std::string ModelMatch::search(const std::string& name, std::uint64_t parameters
   if (matches.empty()) {
     throw Error(fmt::format("no catalog model has {} parameters; expected --model", parameters));
   }
-  const Architecture first = load_model(catalog_, matches.front());
+  std::string longest = matches.front();
+  const Architecture first = load_model(catalog_, longest);
+  std::size_t most_positions = first.max_position_embeddings;
   for (const std::string& match : matches) {
-    if (!same_shape(first, load_model(catalog_, match))) {
+    const Architecture other = load_model(catalog_, match);
+    if (!same_shape(first, other)) {
       throw Error(fmt::format("{} parameters are those of {}; expected --model", parameters,
                               fmt::join(matches, ", ")));
     }
+    if (other.max_position_embeddings <= most_positions) continue;
+    most_positions = other.max_position_embeddings;
+    longest = match;
   }
-  return matches.front();
+  return longest;
 }
 
 }  // namespace kvcast::measure

@@ -19,7 +19,8 @@ class ModelMatch {
   explicit ModelMatch(const Catalog& catalog)
       : catalog_(catalog), names_(catalog.names("models")) {}
 
-  /// A name that load_model takes. `parameters`: 0 when unknown. Throws Error when none fits,
+  /// A name that load_model takes; of models of one shape that with most positions. `parameters`: 0
+  /// when unknown. Throws Error when none fits,
   /// several models of different shapes do, or the one of that name has others.
   std::string find(const std::string& name, std::uint64_t parameters);
 

@@ -31,6 +31,7 @@ const std::vector<std::string> scheduler_keys{"rules",
                                               "preemption",
                                               "prefix_caching",
                                               "prefill_with_decode",
+                                              "reserve_full_prompt",
                                               "captured_batches"};
 
 /// The value of an entry, whose place errors name.

@@ -6,6 +6,7 @@
 #include "cli/frame/result.h"
 #include "cli/validate/validate_parts.h"
 #include "measure/row_filter.h"
+#include "measure/serving_rows.h"
 #include "measure/validation_store.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
@@ -142,6 +143,8 @@ void ValidateOptions::add_to(Command c) {
         "prompt length for rows without one (overrides vLLM's); --measure: a list");
   c.add("--output-len", output_len,
         "output length for rows without one (overrides vLLM's); --measure: of all rows");
+  c.add("--traces DIR", traces,
+        "requests that rows of servers name; default: ../traces beside the measurements");
   c.add("--rows FILTER", rows,
         "use only matching rows, e.g. prompt_len<=1024,metric=ttft_s or every=2")
       .has_keys();
@@ -164,6 +167,12 @@ void ValidateOptions::add_to(Command c) {
 
 void validate_measurements(const ValidateOptions& o, const Globals& globals) {
   check_rows_alone(o.csv, {{"--json", o.json}});
+  if (measure::is_serving_table(o.measurements.front())) return validate_servers(o, globals);
+  if (!o.traces.empty()) {
+    throw Error(
+        "--traces: only rows of servers under load name traces; see "
+        "data/measurements/README.md");
+  }
   const measure::MeasurementDefaults defaults = parse_defaults(o);
   const auto filter = measure::parse_row_filter(o.rows, "--rows");
   const auto fit_filter = measure::parse_row_filter(o.fit_rows, "--fit-rows");

@@ -27,6 +27,7 @@ struct ValidateOptions {
   std::optional<std::string> batch;
   std::optional<std::string> prompt_len;
   std::optional<std::string> output_len;
+  std::string traces;  ///< empty: beside the measurements
   std::string rows;
   std::string fit;
   std::string fit_rows;
@@ -48,6 +49,8 @@ struct ValidateOptions {
 /// `validate --measurements FILE` and `validate --measure`.
 void validate_measurements(const ValidateOptions& o, const Globals& globals);
 void validate_measure(const ValidateOptions& o, const Globals& globals);
+/// `validate --measurements FILE` of rows of servers under load (measure/serving_rows.h).
+void validate_servers(const ValidateOptions& o, const Globals& globals);
 
 void add_validate_coverage(Command validate, const Globals& globals);
 void add_validate_kvp(Command validate, const Globals& globals);

@@ -30,13 +30,11 @@ void take(const Engine& engine, const std::string& key, Number& number) {
   if (const auto value = value_of(engine, key)) number = value->get<Number>();
 }
 
-Policy policy_of(const Engine& engine) {
-  const auto rules = value_of(engine, "rules");
-  return rules ? parse_policy(rules->get<std::string>()) : Policy::VllmV1;
+/// vLLM takes its smaller defaults below 70 GiB and on every A100 (engine/arg_utils.py of 0.11.0;
+/// A100: pull request 17885).
+bool is_large(const roofline::Hardware& h) {
+  return h.memory_capacity.value >= 70.0 * (1ull << 30) && !h.name.starts_with("a100");
 }
-
-/// Below it vLLM takes its smaller defaults (serving.md 2.2: engine/arg_utils.py of 0.11.0).
-constexpr double large_device_bytes = 70.0 * (1ull << 30);
 
 class ModelClock : public StepClock {
  public:
@@ -124,14 +122,20 @@ void keep_prompts_whole(const Configuration& c, SchedulerSettings& s) {
 
 }  // namespace
 
-SchedulerSettings default_settings(Policy policy, const Configuration& c) {
+Policy default_policy(const Engine& engine) {
+  const auto rules = value_of(engine, "rules");
+  return rules ? parse_policy(rules->get<std::string>()) : Policy::VllmV1;
+}
+
+SchedulerSettings default_settings(Policy policy, const Configuration& c,
+                                   std::uint64_t max_model_len) {
   SchedulerSettings s;
   s.policy = policy;
-  s.max_model_len = c.architecture.max_position_embeddings;
+  s.max_model_len = max_model_len > 0 ? max_model_len : c.architecture.max_position_embeddings;
   // Each policy's own, from the versions that their names stand for.
   switch (policy) {
     case Policy::VllmV1: {
-      const bool large = c.hardware.memory_capacity.value >= large_device_bytes;
+      const bool large = is_large(c.hardware);
       s.max_num_batched_tokens = large ? 8192 : 2048;
       s.max_num_seqs = large ? 1024 : 256;
       s.prefix_caching = true;
@@ -157,19 +161,21 @@ SchedulerSettings default_settings(Policy policy, const Configuration& c) {
     case Policy::Sglang:
     case Policy::SglangLpm:
       s.max_num_batched_tokens = 16384;
+      s.max_num_seqs = 2048;  // at least; model_runner.py of 0.5.3
       s.prefix_caching = true;
       break;
   }
   const Engine& engine = c.engine;
-  const bool is_sglang = policy == Policy::SglangLpm && policy_of(engine) == Policy::Sglang;
-  if (!value_of(engine, "rules") || (policy_of(engine) != policy && !is_sglang)) return s;
+  const bool is_sglang = policy == Policy::SglangLpm && default_policy(engine) == Policy::Sglang;
+  if (!value_of(engine, "rules") || (default_policy(engine) != policy && !is_sglang)) return s;
   take(engine, "max_running_sequences", s.max_num_seqs);
   const bool in_chunks = policy == Policy::Sglang || policy == Policy::SglangLpm;
   std::uint64_t& tokens = in_chunks ? s.chunked_prefill_size : s.max_num_batched_tokens;
   take(engine, "max_batched_tokens", tokens);
   take(engine, "kv_block_tokens", s.block_size);
   take(engine, "prefix_caching", s.prefix_caching);
-  if (c.hardware.memory_capacity.value < large_device_bytes) {
+  take(engine, "reserve_full_prompt", s.reserve_full_prompt);
+  if (!is_large(c.hardware)) {
     take(engine, "max_running_sequences_on_smaller_devices", s.max_num_seqs);
     take(engine, "max_batched_tokens_on_smaller_devices", tokens);
   }
@@ -180,15 +186,21 @@ SchedulerSettings default_settings(Policy policy, const Configuration& c) {
 }
 
 ModelServer make_model_server(const Configuration& c, std::string_view scheduler,
-                              const std::string& place) {
+                              const std::string& place,
+                              const std::optional<double>& memory_share) {
   SchedulerSettings asked;
-  asked.policy = policy_of(c.engine);
+  asked.policy = default_policy(c.engine);
   if (!scheduler.empty()) set_scheduler(scheduler, place, asked);
-  SchedulerSettings s = default_settings(asked.policy, c);
+  SchedulerSettings s = default_settings(asked.policy, c, asked.max_model_len);
   s.num_blocks = 0;
   if (!scheduler.empty()) set_scheduler(scheduler, place, s);
 
-  const auto clock = std::make_shared<ModelClock>(c);
+  // The host prepares a row of steps once.
+  Configuration of_steps = c;
+  const auto in_row = static_cast<double>(s.num_scheduler_steps);
+  of_steps.engine.host.step.value /= in_row;
+  of_steps.engine.host.sequence.value /= in_row;
+  const auto clock = std::make_shared<ModelClock>(of_steps);
   const roofline::ServerStep& step = clock->step();
   if (!step.takes_chunks()) keep_prompts_whole(c, s);
   s.cache_rows = cache_rows(step);
@@ -203,6 +215,7 @@ ModelServer make_model_server(const Configuration& c, std::string_view scheduler
                   (step.cache_bytes_per_token() + helper_cache_bytes_per_token(step.recording()));
   double share = 1;
   take(c.engine, "memory_share", share);
+  share = memory_share.value_or(share);
   const double used = m.weight_bytes + m.activation_bytes + m.state_bytes;
   const bool of_rest = value_of(c.engine, "memory_share_of").value_or("") == "free memory";
   m.reserved_bytes = (1 - share) * (of_rest ? m.capacity_bytes - used : m.capacity_bytes);

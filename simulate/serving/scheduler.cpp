@@ -66,6 +66,7 @@ void SchedulerSettings::check() const {
   above_zero("num_blocks", num_blocks);
   above_zero("block_size", block_size);
   above_zero("chunked_prefill_size", chunked_prefill_size);
+  above_zero("num_scheduler_steps", num_scheduler_steps);
   constexpr std::uint64_t most_blocks = std::uint64_t{1} << 31;
   if (num_blocks > most_blocks) {
     throw Error("num_blocks", std::to_string(num_blocks), fmt::format("at most {}", most_blocks));

@@ -49,6 +49,8 @@ struct SchedulerSettings {
   bool prefix_caching = false;
   /// vllm-v1: takes a request only if all of its tokens fit.
   bool reserve_full_prompt = false;
+  /// vllm-v0: decode steps of a batch in a row; requests start only between such rows.
+  std::uint64_t num_scheduler_steps = 1;
   bool chunked_prefill = true;                     ///< vllm-v1, TensorRT-LLM
   std::uint64_t long_prefill_token_threshold = 0;  ///< vllm-v1: most of a prompt in a step; 0: all
   std::uint64_t chunked_prefill_size = 8192;       ///< SGLang

@@ -29,6 +29,7 @@ const Setting settings[]{
     {"watermark", &SchedulerSettings::watermark},
     {"prefix_caching", &SchedulerSettings::prefix_caching},
     {"reserve_full_prompt", &SchedulerSettings::reserve_full_prompt},
+    {"num_scheduler_steps", &SchedulerSettings::num_scheduler_steps},
     {"chunked_prefill", &SchedulerSettings::chunked_prefill},
     {"long_prefill_token_threshold", &SchedulerSettings::long_prefill_token_threshold, 0},
     {"chunked_prefill_size", &SchedulerSettings::chunked_prefill_size},

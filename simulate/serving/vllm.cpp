@@ -62,7 +62,8 @@ class VllmV1 : public Scheduler {
 };
 
 /// vLLM 0.6.3.post1, core/scheduler.py, without chunked prefill: prompts first and alone; preempted
-/// sequences are recomputed.
+/// sequences are recomputed. With num_scheduler_steps as in 0.6.0 (worker/multi_step_worker.py),
+/// where a batch's decode steps follow each other without the scheduler.
 class VllmV0 : public Scheduler {
  public:
   explicit VllmV0(const SchedulerSettings& settings)
@@ -76,6 +77,17 @@ class VllmV0 : public Scheduler {
   bool cuts_prompts() const override { return false; }
 
   void plan() override {
+    if (steps_left_ > 0 && !running_.empty()) {
+      --steps_left_;
+    } else {
+      plan_prompts();
+      if (!parts_.empty()) return;
+      steps_left_ = settings_.num_scheduler_steps - 1;
+    }
+    plan_decode();
+  }
+
+  void plan_prompts() {
     std::uint64_t tokens = 0;
     while (!waiting_.empty() && running_.size() < settings_.max_num_seqs) {
       Sequence& s = *waiting_.front();
@@ -87,7 +99,9 @@ class VllmV0 : public Scheduler {
       run(started, started.known);
       tokens += started.known;
     }
-    if (!parts_.empty()) return;
+  }
+
+  void plan_decode() {
     for (std::size_t i = 0; i < running_.size(); ++i) {
       while (i < running_.size() && pool_.num_free() < 1) preempt(running_.size() - 1);
       if (i == running_.size()) break;
@@ -97,6 +111,7 @@ class VllmV0 : public Scheduler {
   }
 
   std::uint64_t spare_;
+  std::uint64_t steps_left_ = 0;  ///< of a row of decode steps
 };
 
 }  // namespace

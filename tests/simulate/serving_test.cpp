@@ -94,6 +94,19 @@ TEST_CASE("serving: hand-worked schedules") {
   CHECK(s.times.counts.prefill_tokens == 13);
 }
 
+TEST_CASE("serving: a request waits for a row of decode steps to end") {
+  SchedulerSettings settings = blocks_of_4(Policy::VllmV0, 10);
+  settings.max_model_len = 0;
+  const auto requests = requests_of({{0, 4, 5}, {1.5, 4, 1}});
+  // The second is read from 2 to 3; with three steps in a row (1 to 4), from 4 to 5.
+  Served s = serve_all(one_server(settings, cost_of(1)), requests);
+  CHECK(s.first == std::vector<double>{1, 3});
+  settings.num_scheduler_steps = 3;
+  s = serve_all(one_server(settings, cost_of(1)), requests);
+  CHECK(s.first == std::vector<double>{1, 5});
+  CHECK(s.finish == std::vector<double>{6, 5});
+}
+
 TEST_CASE("serving: a prompt's blocks are found again by the next with the same ids") {
   SchedulerSettings settings = blocks_of_4(Policy::VllmV1, 10);
   settings.max_model_len = 0;

@@ -1,0 +1,75 @@
+#include "simulate/serving/model_server.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/near.h"
+
+using namespace kvcast;
+using namespace kvcast::simulate;
+
+namespace {
+
+roofline::Configuration configuration(const std::string& hardware, const std::string& engine) {
+  const Catalog catalog(KVCAST_SOURCE_DIR "/data");
+  roofline::Configuration c;
+  c.architecture = load_model(catalog, "llama-3.2-1b");
+  c.hardware = roofline::load_hardware(catalog, hardware);
+  c.engine = roofline::load_engine(catalog, engine);
+  roofline::apply(c.engine, true, true, c.lowering);
+  return c;
+}
+
+}  // namespace
+
+// Engine versions and values: vLLM's engine/arg_utils.py and pull requests 17885 and 37307.
+TEST_CASE("model server: an engine's version says which defaults its scheduler has") {
+  const auto settings = [](const std::string& hardware, const std::string& engine) {
+    const roofline::Configuration c = configuration(hardware, engine);
+    return default_settings(default_policy(c.engine), c);
+  };
+  CHECK(settings("h100-sxm", "vllm:0.18").reserve_full_prompt == false);
+  CHECK(settings("h100-sxm", "vllm:0.19").reserve_full_prompt == true);
+  CHECK(settings("h100-sxm", "vllm:0.11").max_num_batched_tokens == 8192);
+  CHECK(settings("h100-sxm", "vllm:0.11").max_num_seqs == 1024);
+  for (const char* small : {"a100-80gb", "rtx-4090"}) {
+    CHECK(settings(small, "vllm:0.11").max_num_batched_tokens == 2048);
+    CHECK(settings(small, "vllm:0.11").max_num_seqs == 256);
+  }
+  CHECK(settings("h100-sxm", "vllm:0.6.3").policy == Policy::VllmV0);
+}
+
+TEST_CASE("model server: vLLM's first scheduler reads as many tokens as a sequence may have") {
+  const roofline::Configuration c = configuration("h100-sxm", "vllm:0.6.3");
+  // The model has 131072 positions.
+  CHECK(make_model_server(c, "vllm-v0", "a test").servers.settings.max_num_batched_tokens == 131072);
+  const ModelServer s = make_model_server(c, "vllm-v0:max_model_len=4096", "a test");
+  CHECK(s.servers.settings.max_num_batched_tokens == 4096);
+}
+
+TEST_CASE("model server: the cache fills its share of the memory") {
+  const roofline::Configuration c = configuration("h100-sxm", "vllm:0.11");
+  const ModelServer s = make_model_server(c, "vllm-v1", "a test", 0.5);
+  // Llama 3.2 1B: 16 layers, 8 key-value heads of 64, in 2 bytes; 16 tokens a block.
+  CHECK(s.memory.block_bytes == near(16 * 16 * 2 * 8 * 64 * 2));
+  const double room =
+      0.5 * s.memory.capacity_bytes - s.memory.weight_bytes - s.memory.activation_bytes;
+  const auto blocks = static_cast<double>(s.servers.settings.num_blocks);
+  CHECK(blocks * s.memory.block_bytes <= room);
+  CHECK((blocks + 1) * s.memory.block_bytes > room);
+}
+
+TEST_CASE("model server: the host prepares a row of decode steps once") {
+  roofline::Configuration c = configuration("h100-sxm", "vllm:0.6.3");
+  c.engine.host.step = Seconds{1};
+  c.engine.host.sequence = Seconds{0};
+  Sequence decoding;
+  decoding.request.prompt_tokens = 100;
+  decoding.generated = 1;
+  decoding.known = 101;
+  decoding.computed = 100;
+  const std::vector<ScheduledPart> step{{&decoding, 1, true}};
+  const double alone = make_model_server(c, "vllm-v0", "a test").servers.clock->seconds(step);
+  const double in_row =
+      make_model_server(c, "vllm-v0:num_scheduler_steps=10", "a test").servers.clock->seconds(step);
+  CHECK(alone - in_row == near(0.9));
+}
