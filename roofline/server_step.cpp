@@ -17,8 +17,13 @@ std::optional<DevicePlace> first_device(const Parallelism& p) {
   return DevicePlace{p, 0, {}, false};
 }
 
+/// Prompts that their caches keep all of may come in chunks.
 bool is_in_chunks(const Recording& r) {
-  return r.helpers().empty() && !r.whole_prompt && r.prompt_slots == Count(symbol::prompt_len);
+  const auto& nodes = r.prefill().nodes();
+  const bool bounded = std::any_of(nodes.begin(), nodes.end(),
+                                   [](const Node& n) { return is_any<CacheEvict>(n.op); });
+  return r.helpers().empty() && !r.whole_prompt && !bounded &&
+         r.prompt_slots == Count(symbol::prompt_len);
 }
 
 /// In chunks, unless a method needs whole prompts.

@@ -25,6 +25,14 @@ void set_shape(Operand& operand, std::span<const std::uint64_t> symbols) {
   operand.batch_stride = operand.shape.sequence_elements();
 }
 
+/// Of a cache's rows before the pass, with its own, or after it has shrunk.
+std::span<const std::uint32_t> places_of(const Graph& graph, const TensorInfo& info,
+                                         const StepRows& step) {
+  if (!info.producer) return step.cached_places;
+  const bool shrunk = std::holds_alternative<CacheEvict>(graph.node(*info.producer).op);
+  return shrunk ? step.kept_places : step.all_places;
+}
+
 /// Of the experts that a Route has chosen.
 std::size_t num_distinct(const Operand& chosen, std::size_t num_experts, DType dtype) {
   std::vector<bool> read(num_experts, false);
@@ -198,8 +206,7 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
     if (late_[i]) continue;
     set_shape(operand, symbols);
     if (!cache_names_[i].empty() && step != nullptr) {
-      cache.bind_pool(cache_names_[i], info.producer ? step->all_places : step->cached_places,
-                      operand);
+      cache.bind_pool(cache_names_[i], places_of(graph_, info, *step), operand);
     } else if (!cache_names_[i].empty()) {
       cache.bind(cache_names_[i], operand);
     } else if (!info.producer && info.storage != Storage::Messages) {

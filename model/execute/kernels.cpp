@@ -43,7 +43,7 @@ struct FastKernels {
   }
   void move(std::size_t input, std::size_t b, std::size_t from, std::size_t to,
             std::size_t n) const {
-    const float* source = in(input).sequence(b) + from;
+    const float* source = in(input).element(b, from);
     float* target = out.element(b, to);
     if (source != target) std::copy_n(source, n, target);
   }
@@ -363,7 +363,8 @@ struct FastKernels {
 
 /// Operators whose kernels take paged caches.
 template <typename O>
-constexpr bool reads_pages = std::is_same_v<O, CacheAppend> || std::is_same_v<O, TiledAttention>;
+constexpr bool reads_pages = std::is_same_v<O, CacheAppend> || std::is_same_v<O, CacheEvict> ||
+                             std::is_same_v<O, TiledAttention>;
 
 /// Operators whose kernels take sequences that lie apart, as a cache's do.
 template <typename O>

@@ -311,8 +311,12 @@ SessionRun::Pass SessionRun::chunk_of(std::size_t first, std::size_t tokens) con
 void SessionRun::run_chunk() {
   const std::size_t first = next_row_;
   const std::size_t n = std::min(chunk_, part_end_ - first) - past_;
-  Output logits = run_own(recording_.helpers().size(), prefill_, chunk_of(first, n));
   const bool last = first + past_ + n == part_end_;
+  if (recording_.bound && recording_.bound->dropped) {
+    found_.counts = {
+        {*recording_.bound->dropped, last ? recording_.bound->too_many(part_end_) : 0}};
+  }
+  Output logits = run_own(recording_.helpers().size(), prefill_, chunk_of(first, n));
   if (last) hand_on(logits);
   if (rows_ > 1 || last) keep_logits(logits, rows_ > 1 ? first - part_begin_ : 0);
   next_row_ += chunk_;

@@ -744,6 +744,18 @@ void run_shared(X& x, const CacheAppend&) {
 template <typename X>
 void run_shared(X& x, const CacheEvict& op) {
   const std::size_t features = x.out_shape()[2];
+  if (x.call.step != nullptr) {
+    const std::vector<SequenceRows>& sequences = x.call.step->sequences;
+    x.each(sequences.size(), x.call.value(op.moved) * features, [&](std::size_t i) {
+      const SequenceRows& s = sequences[i];
+      if (s.dropped == 0) return;
+      for (std::size_t row = op.kept_first; row < s.rows() - s.dropped; ++row) {
+        x.move(0, 0, (s.first_row() + row + s.dropped) * features, (s.first_kept + row) * features,
+               features);
+      }
+    });
+    return;
+  }
   const std::size_t n = x.call.value(op.moved) * features;
   const std::size_t gap = x.call.value(op.dropped) * features;
   const std::size_t to = op.kept_first * features;

@@ -18,6 +18,8 @@ struct SequenceRows {
   std::size_t cached = 0;        ///< rows in the cache before it
   std::size_t first_token = 0;   ///< its first row in a tensor of all tokens
   std::size_t first_cached = 0;  ///< its first row in a tensor of all cached rows
+  std::size_t dropped = 0;       ///< rows that its cache lets go of after the step
+  std::size_t first_kept = 0;    ///< its first row in a tensor of the rows left then
   /// Its first row in a tensor of cached and new rows, which has those of each sequence together.
   std::size_t first_row() const { return first_token + first_cached; }
   std::size_t rows() const { return cached + tokens; }
@@ -28,10 +30,11 @@ struct StepRows {
   std::vector<SequenceRows> sequences;
   std::size_t tokens = 0;  ///< of all sequences
   std::size_t cached = 0;
-  /// The place in the cache's pool of each cached row, and of each cached or new one. Sequences may
-  /// share rows.
+  /// The places in the cache's pool of cached rows, of cached and new ones, and of those left.
+  /// Sequences may share rows.
   std::vector<std::uint32_t> cached_places;
   std::vector<std::uint32_t> all_places;
+  std::vector<std::uint32_t> kept_places;
 
   /// The place in its sequence of each row of a tensor that has a row for each new token, or for
   /// each cached and new one.

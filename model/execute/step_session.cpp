@@ -95,17 +95,27 @@ void StepSession::check(const StepPart& part) const {
          fmt::format("at most the {} that {} has or was trained for", most, a.name));
 }
 
+std::uint64_t StepSession::rows_after(const StepPart& part) const {
+  const std::uint64_t rows = part.cached + part.tokens.size();
+  const bool shrinks = recording_.bound && !part.prompt_goes_on;
+  return shrinks ? rows - recording_.bound->too_many(rows) : rows;
+}
+
 StepRows StepSession::rows_of(std::span<const StepPart> parts) const {
   StepRows rows;
   rows.block_size = cache_size_.block_size;
   std::vector<std::uint32_t> written;
   for (const StepPart& part : parts) {
-    const SequenceRows s{part.tokens.size(), part.cached, rows.tokens, rows.cached};
+    SequenceRows s{part.tokens.size(), part.cached, rows.tokens, rows.cached};
+    const std::uint64_t left = rows_after(part);
+    s.dropped = s.rows() - left;
+    s.first_kept = rows.kept_places.size();
     for (std::size_t i = 0; i < s.rows(); ++i) {
       const std::uint64_t place = part.blocks[i / cache_size_.block_size] * cache_size_.block_size +
                                   i % cache_size_.block_size;
       if (i < s.cached) rows.cached_places.push_back(static_cast<std::uint32_t>(place));
       rows.all_places.push_back(static_cast<std::uint32_t>(place));
+      if (i < left) rows.kept_places.push_back(static_cast<std::uint32_t>(place));
     }
     rows.tokens += s.tokens;
     rows.cached += s.cached;
@@ -138,7 +148,7 @@ std::vector<TokenId> StepSession::step(std::span<const StepPart> parts, const Ob
     if (observer) observer(node);
   };
   StepSizes sums(recording_, sums_);
-  for (const StepPart& part : parts) sums.add({part.tokens.size(), part.cached});
+  for (const SequenceRows& s : rows.sequences) sums.add({s.tokens, s.cached, s.dropped});
   const SymbolValues& sizes = sums.values();
   LateSizes late{&recording_.symbols, sums.counts(), sizes};
   logits_ = executor_.run(sizes, {{"tokens", tokens}, {"positions", positions}}, cache_, arena_,

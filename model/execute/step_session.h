@@ -19,14 +19,16 @@ struct PagedCacheSize {
   std::uint64_t block_size = 16;
 };
 
-/// What one sequence computes in a step: the next of its tokens, of which `cached` are in its
-/// blocks. Token i of the sequence has row i % block_size of block blocks[i / block_size].
-/// Sequences may share blocks of cached tokens; those may be of the same step, if another part
-/// computes them.
+/// What one sequence computes in a step: the next of its tokens, behind the `cached` rows that its
+/// blocks hold. Row i is row i % block_size of block blocks[i / block_size]. Sequences may share
+/// blocks of cached rows; those may be of the same step, if another part computes them.
 struct StepPart {
   std::span<const TokenId> tokens;
   std::uint64_t cached = 0;
   std::span<const std::uint32_t> blocks;  ///< enough for cached and new tokens
+  /// More of the prompt is to come: a cache that a method bounds (streaming) holds all of it until
+  /// then. Of such a cache no block may be shared, as its rows move.
+  bool prompt_goes_on = false;
 };
 
 /// Of the last step.
@@ -36,8 +38,8 @@ struct StepWork {
   CountedWork counted;  ///< with Loops::Counting, and in FP64
 };
 
-/// Decoder-only models that attend to a cache of all tokens, by tiled attention. All cached tokens
-/// keep their rows, those too that no window reaches any more.
+/// Decoder-only models that attend to a cache of keys and values, by tiled attention. All cached
+/// tokens keep their rows, those too that no window reaches any more, unless a method bounds them.
 class StepSession {
  public:
   /// Records the step, loads the weights and makes the cache. The checkpoint must outlive it.
@@ -50,6 +52,9 @@ class StepSession {
   /// The most likely token after the last one of each part. Throws Error for token ids and lengths
   /// that the model does not have, and blocks that the cache does not have or that are too few.
   std::vector<TokenId> step(std::span<const StepPart> parts, const Observer& observer = nullptr);
+
+  /// Rows that a sequence has in its cache after a step: its next `cached`.
+  std::uint64_t rows_after(const StepPart& part) const;
 
   /// Of the last step: [parts, 1, vocab_size].
   const Output& logits() const { return logits_; }

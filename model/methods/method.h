@@ -5,6 +5,7 @@
 /// `registry.cpp`.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
@@ -116,6 +117,18 @@ struct TokenFlow {
   std::function<void(Pass&)> decode;
 };
 
+/// A cache that shrinks to `rows` rows once the prompt is read, and with each token after it.
+struct CacheBound {
+  std::uint64_t rows = 0;
+  std::uint64_t kept_first = 0;  ///< CacheEvict::kept_first
+  /// Of a prompt that comes in chunks: the rows that this chunk lets go of, all too many after the
+  /// last one and none before. The run says.
+  std::optional<Symbol> dropped = {};
+
+  /// The rows too many of `held`.
+  std::uint64_t too_many(std::uint64_t held) const { return held - std::min(held, rows); }
+};
+
 /// What the methods of a request have changed when it is recorded. Prompt tokens are those that the
 /// base model's prefill reads; with a selection, chosen ones at their own positions.
 struct MethodEffects {
@@ -129,6 +142,7 @@ struct MethodEffects {
   std::optional<TokenSelection> selection = {};
   bool given_positions = false;  ///< passes take "positions" [batch, tokens]; so with a selection
   bool whole_prompt = false;     ///< a method needs the prompt in one piece
+  std::optional<CacheBound> bound = {};
   std::vector<RevivedTokens> revived = {};  ///< where decode steps take dropped tokens back
 };
 

@@ -6,13 +6,27 @@
 namespace kvcast {
 namespace {
 
+bool is_chunk(const AttentionSite& s, const CacheBound& bound) {
+  return bound.dropped && !(s.tokens() == Count(1));
+}
+
+/// In the cache before the pass: all of a prompt that is not read to its end.
+Count rows_before(const AttentionSite& s, const CacheBound& bound) {
+  return is_chunk(s, bound) ? s.past : s.r.symbols().minimum(s.past, bound.rows);
+}
+
+Count rows_dropped(const AttentionSite& s, const CacheBound& bound) {
+  if (is_chunk(s, bound)) return *bound.dropped;
+  const Count rows = rows_before(s, bound) + s.tokens();
+  return rows - s.r.symbols().minimum(rows, bound.rows);
+}
+
 /// Keys enter the cache unrotated and are rotated on every read by their place in the cache, as if
 /// the dropped tokens had never been; so does Llama 4 scale queries in layers without rotation. A
 /// prompt is read whole, then the cache shrinks to one row less than its size, which leaves room
 /// for the next token.
-Value attend(const AttentionSite& s, std::uint64_t sinks, std::uint64_t window) {
-  const std::uint64_t held = sinks + window - 1;
-  const Count past = s.r.symbols().minimum(s.past, held);
+Value attend(const AttentionSite& s, const CacheBound& bound) {
+  const Count past = rows_before(s, bound);
   const auto cache = [&](const std::string& part) {
     return s.r.cache(s.name + "." + part, {s.batch(), past, kv_features(s.layer.heads)});
   };
@@ -20,27 +34,23 @@ Value attend(const AttentionSite& s, std::uint64_t sinks, std::uint64_t window) 
   const Value k = s.r.append(cache("keys"), s.key(), "cache_keys");
   const Value v = s.r.append(cache("values"), s.value(), "cache_values");
   const Value o = s.attend(q, s.rotate_key(k, 0), v, past);
-  const Count rows = past + s.tokens();
-  const Count dropped = rows - s.r.symbols().minimum(rows, held);
-  s.r.output(s.r.evict(k, sinks, dropped, "evict_keys"));
-  s.r.output(s.r.evict(v, sinks, dropped, "evict_values"));
+  const Count dropped = rows_dropped(s, bound);
+  s.r.output(s.r.evict(k, bound.kept_first, dropped, "evict_keys"));
+  s.r.output(s.r.evict(v, bound.kept_first, dropped, "evict_values"));
   return o;
 }
 
 /// The same of latents, where only the rotated part of the key turns: the other part, and what
 /// becomes of values, knows no positions.
-Value attend_to_latents(const AttentionSite& s, std::uint64_t sinks, std::uint64_t window) {
-  const std::uint64_t held = sinks + window - 1;
-  const Count past = s.r.symbols().minimum(s.past, held);
+Value attend_to_latents(const AttentionSite& s, const CacheBound& bound) {
+  const Count past = rows_before(s, bound);
   Value all;
   LatentRows rows;
   rows.past = s.r.cache(s.name + ".latents", {s.batch(), past, s.layer.latent->cached()});
   rows.place = past;
   rows.keep = [&](Value with_own) { all = with_own; };
   const Value o = latent_attention(s, rows);
-  const Count read = past + s.tokens();
-  const Count dropped = read - s.r.symbols().minimum(read, held);
-  s.r.output(s.r.evict(all, sinks, dropped, "evict_latents"));
+  s.r.output(s.r.evict(all, bound.kept_first, rows_dropped(s, bound), "evict_latents"));
   return o;
 }
 
@@ -79,11 +89,17 @@ Method streaming() {
             const auto& layers = plan.model.decoder.layers;
             const bool mixed = std::any_of(layers.begin(), layers.end(), sees_all);
             if (!mixed) check_windows(plan.model, sinks + window);
-            plan.whole_prompt = true;
+            CacheBound bound{.rows = sinks + window - 1, .kept_first = sinks};
+            if (plan.chunked) {
+              const Count read = symbol::kv_len;
+              const Count too_many = read - plan.symbols.minimum(read, bound.rows);
+              bound.dropped = plan.symbols.found_by_run(too_many, "dropped", too_many);
+            }
+            plan.whole_prompt = !plan.chunked;
+            plan.bound = bound;
             plan.attention = [=](const AttentionSite& s) {
               if (mixed && !sees_all(s.layer)) return plain_attention(s);
-              return s.layer.latent ? attend_to_latents(s, sinks, window)
-                                    : attend(s, sinks, window);
+              return s.layer.latent ? attend_to_latents(s, bound) : attend(s, bound);
             };
           },
           "streaming:sinks=2,window=6",

@@ -69,7 +69,7 @@ class StepGraph {
  public:
   explicit StepGraph(Recording& recording)
       : symbols_(recording.symbols),
-        sums_{sum("step_tokens", length_), sum("step_cached", cached_), {}, {}},
+        sums_{sum("step_tokens", length_), sum("step_cached", cached_), {}, {}, {}},
         experts_(count_experts(symbols_, recording.model.decoder, "step_experts",
                                [&](std::size_t) { return Count(sums_.tokens); })) {}
 
@@ -83,7 +83,7 @@ class StepGraph {
         info.shape[1] = *rows;
       } else if (t.storage == Storage::KvCache) {
         info.shape[0] = 1;  // windows may hold less, which no operator's work depends on
-        info.shape[1] = t.producer ? Count(sums_.cached) + sums_.tokens : Count(sums_.cached);
+        info.shape[1] = cache_rows(prefill, t);
       } else if (t.storage != Storage::Weights) {
         side_by_side(info.shape);
       }
@@ -127,6 +127,18 @@ class StepGraph {
     return step.tensor(before).shape[1] + sums_.tokens;
   }
 
+  Count cache_rows(const Graph& prefill, const TensorInfo& t) {
+    const Count all = Count(sums_.cached) + sums_.tokens;
+    if (!t.producer) return sums_.cached;
+    const auto* const evict = std::get_if<CacheEvict>(&prefill.node(*t.producer).op);
+    if (evict == nullptr) return all;
+    if (!sums_.evicted) {
+      sums_.evicted = {sum("step_dropped", evict->dropped), sum("step_moved", evict->moved),
+                       evict->kept_first};
+    }
+    return all - sums_.evicted->dropped;
+  }
+
   /// [batch, prompt_len, ...] and the like in one row.
   void side_by_side(std::vector<Count>& shape) const {
     if (shape[0] == length_) shape[0] = sums_.tokens;  // positions, and their rows of a table
@@ -159,6 +171,9 @@ class StepGraph {
       }
       attention->visible_pairs = sums_.visible[range].pairs;
       attention->visible_keys = sums_.visible[range].keys;
+    } else if (auto* const evict = std::get_if<CacheEvict>(&op)) {
+      evict->dropped = sums_.evicted->dropped;
+      evict->moved = sums_.evicted->moved;
     } else if (auto* const route = std::get_if<Route>(&op)) {
       route->distinct = experts_->distinct;
     } else if (auto* const scan = std::get_if<StateScan>(&op)) {
@@ -185,9 +200,26 @@ class StepGraph {
   std::optional<ExpertCounts> experts_;  ///< that the tokens of all sequences read
 };
 
+/// Where some caches let go of rows, all do.
+void check_caches(const Graph& prefill) {
+  std::size_t caches = 0;
+  std::size_t bounded = 0;
+  for (const TensorInfo& t : prefill.tensors()) {
+    if (t.storage == Storage::KvCache && !t.producer) ++caches;
+  }
+  for (const Node& node : prefill.nodes()) {
+    if (is_any<CacheEvict>(node.op)) ++bounded;
+  }
+  if (bounded == 0 || bounded == caches) return;
+  throw Error("a step of several sequences",
+              "layers that keep unequal numbers of a sequence's rows",
+              "layers that all keep as many");
+}
+
 }  // namespace
 
 StepSums add_step(Recording& recording) {
+  check_caches(recording.prefill());
   StepGraph step(recording);
   RecordedPass pass{.name = std::string(step_name), .part = TtftPart::Base};
   pass.graph = step.of(recording.prefill());
@@ -207,6 +239,9 @@ StepSizes::StepSizes(const Recording& recording, const StepSums& sums)
     found_.push_back({scanned.pairs, 0});
     found_.push_back({scanned.chunks, 0});
   }
+  if (!sums.evicted) return;
+  found_.push_back({sums.evicted->dropped, 0});
+  found_.push_back({sums.evicted->moved, 0});
 }
 
 void StepSizes::clear() {
@@ -217,7 +252,8 @@ void StepSizes::clear() {
 
 void StepSizes::add(const StepSequence& s) {
   ++sequences_;
-  most_ = {std::max(most_.tokens, s.tokens), std::max(most_.cached, s.cached)};
+  most_.tokens = std::max(most_.tokens, s.tokens);
+  most_.cached = std::max(most_.cached, s.cached);
   auto next = found_.begin();
   const auto sum = [&next](std::uint64_t value) {
     next->value = checked_add(next->value, value);
@@ -233,13 +269,17 @@ void StepSizes::add(const StepSequence& s) {
     sum(pairs_of_first({0, chunk}, s.tokens));
     sum(s.tokens / chunk + (s.tokens % chunk > 0 ? 1 : 0));
   }
+  if (!sums_.evicted) return;
+  sum(s.dropped);
+  sum(s.dropped > 0 ? s.cached + s.tokens - s.dropped - sums_.evicted->kept_first : 0);
 }
 
 void StepSizes::add_rows(std::uint64_t sequences) {
   sequences_ += sequences;
   most_.tokens = std::max<std::uint64_t>(most_.tokens, 1);
   found_[0].value += sequences;
-  for (std::size_t i = 2 + 2 * sums_.visible.size(); i < found_.size(); ++i) {
+  const std::size_t scanned = 2 + 2 * sums_.visible.size();
+  for (std::size_t i = scanned; i < scanned + 2 * sums_.scanned.size(); ++i) {
     found_[i].value += sequences;  // a pair and a chunk of each
   }
 }

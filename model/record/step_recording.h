@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -16,7 +17,10 @@ inline constexpr std::string_view step_name = "step";
 /// One sequence's part in a step: a chunk of its prompt, or one token of its output.
 struct StepSequence {
   std::uint64_t tokens = 1;  ///< that the step computes, at least 1
-  std::uint64_t cached = 0;  ///< before them
+  std::uint64_t cached = 0;  ///< rows of its cache before them
+  /// Rows that its cache lets go of after them, see CacheBound::too_many: none while more of the
+  /// prompt is to come.
+  std::uint64_t dropped = 0;
 };
 
 /// What a causal attention sees: Mask::window and Mask::chunk.
@@ -43,6 +47,13 @@ struct StepSums {
     Symbol chunks;
   };
   std::map<std::uint64_t, Scanned> scanned = {};
+  /// Of caches with a bound: rows that go, and rows that move up.
+  struct Evicted {
+    Symbol dropped;
+    Symbol moved;
+    std::uint64_t kept_first = 0;
+  };
+  std::optional<Evicted> evicted = {};
 };
 
 /// Adds the pass "step" to a recording whose prefill is a chunk (RecordOptions::chunked) that ends
@@ -50,7 +61,8 @@ struct StepSums {
 /// [batch, prompt_len, ...] becomes [1, sum of tokens, ...], every sequence has its last token's
 /// logits, attention takes the sums, and each token has a row of a position table. Estimates cost
 /// it, and execute::StepSession runs it.
-/// Throws Error if an operator does not work row by row, as those of eager attention.
+/// Throws Error if an operator does not work row by row, as those of eager attention, or if a
+/// sequence's caches have unequal numbers of rows.
 StepSums add_step(Recording& recording);
 
 /// The sums of a step, sequence by sequence.
