@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <random>
@@ -9,6 +10,7 @@
 #include "model/execute/generate.h"
 #include "model/record/recording.h"
 #include "reports/reproduce/quantities.h"
+#include "reports/reproduce/specprefill_server.h"
 #include "roofline/forecast.h"
 
 namespace kvcast::reports {
@@ -213,6 +215,50 @@ class Pair {
   Forecaster speculator_part_;
 };
 
+/// The cases that a table's rows ask for, each with its curve.
+class Serving {
+ public:
+  explicit Serving(const Catalog& catalog) : experiment_(catalog) {}
+
+  const ServingCategory& category(const std::string& name) { return experiment_.category(name); }
+  const ServedCurve& curve(const QuantityArguments& a) { return at(a).curve; }
+  /// Of the curve, or beyond its end.
+  const ServedPoint& point(const QuantityArguments& a, double qps) {
+    Known& known = at(a);
+    for (const ServedPoint& p : known.curve.points) {
+      if (std::abs(p.qps - qps) < tolerance * qps) return p;
+    }
+    return remembered(known.beyond, qps, [&] { return known.served->at(qps); });
+  }
+
+ private:
+  /// Rates of a grid are sums of decimals.
+  static constexpr double tolerance = 1e-9;
+  struct Known {
+    std::unique_ptr<ServedCase> served;
+    ServedCurve curve;
+    std::map<double, ServedPoint> beyond;
+  };
+
+  /// Arguments (category, base model, plain or specprefill).
+  Known& at(const QuantityArguments& a) {
+    const bool prunes = a.word(2) == "specprefill";
+    if (!prunes && a.word(2) != "plain")
+      throw unknown_name("method", a.word(2), {"plain", "specprefill"});
+    return remembered(known_, a.word(0) + "/" + a.word(1) + "/" + a.word(2), [&] {
+      Known known;
+      known.served = std::make_unique<ServedCase>(
+          experiment_,
+          ServingCase{.category = a.word(0), .base_model = a.word(1), .prunes = prunes});
+      known.curve = known.served->curve();
+      return known;
+    });
+  }
+
+  const ServingExperiment experiment_;
+  std::map<std::string, Known> known_;
+};
+
 }  // namespace
 
 void add_specprefill_quantities(const Catalog& catalog, Quantities& all) {
@@ -241,6 +287,27 @@ void add_specprefill_quantities(const Catalog& catalog, Quantities& all) {
     const DesignPoint point{a.whole(7), a.whole(8), 1};
     const Ttft ttft = a.word(0) == "plain" ? pair->plain(point) : pair->pruned(point);
     return a.word(1) == "computing" ? ttft.computing : ttft.computing + ttft.messages;
+  };
+  const auto served = std::make_shared<std::unique_ptr<Serving>>();
+  const auto serving = [&catalog, served]() -> Serving& {
+    if (*served == nullptr) *served = std::make_unique<Serving>(catalog);
+    return **served;
+  };
+  // (category, model, plain or specprefill, rate): seconds, of the requests that succeed
+  all["serving_mean_s"] = [serving](const QuantityArguments& a) {
+    return serving().point(a, a.number(3)).mean_s;
+  };
+  // (the same): what to say of a rate at which ours fails
+  all["serving_fails"] = [serving](const QuantityArguments& a) {
+    return std::string(serving().point(a, a.number(3)).holds ? "" : " (ours fails)");
+  };
+  // (category): what to say of chats, whose answers may end long before their longest
+  all["serving_open"] = [serving](const QuantityArguments& a) {
+    return std::string(serving().category(a.word(0)).is_chat ? " (outputs unknown)" : "");
+  };
+  // (category, model, plain or specprefill): the last rate of the grid before one fails
+  all["serving_highest_qps"] = [serving](const QuantityArguments& a) {
+    return serving().curve(a).last_good_qps;
   };
 }
 

@@ -21,6 +21,8 @@
 
 namespace kvcast::reports {
 
+struct ServingStudy;
+
 /// One published number and ours.
 struct ReproducedRow {
   std::string source;     ///< paper and table
@@ -56,6 +58,8 @@ struct PublishedTable {
   /// `engine`: of all TTFTs and TPOTs of one device; empty: of each row's own engine, or ideal.
   std::function<std::vector<ReproducedRow>(const Catalog&, const std::string& engine)> rows;
   std::string paper = {};  ///< "KV Prediction"; a group that is no paper: its name
+  /// Of a table about a server: what its rows cannot say; empty for all others.
+  std::function<ServingStudy(const Catalog&)> serving = {};
 };
 
 /// All tables, in the order in which they are shown. Throws Error for broken files.

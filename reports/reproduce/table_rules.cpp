@@ -8,6 +8,7 @@
 
 #include "model/base/error.h"
 #include "model/base/json_file.h"
+#include "reports/reproduce/serving_study.h"
 
 namespace kvcast::reports {
 namespace {
@@ -45,7 +46,7 @@ class RuleReader {
     rule->at = around.at;
     const json* rules = nullptr;
     for (const auto& [key, v] : value.items()) {
-      if (key == "name" || key == "title" || key == "comment") continue;
+      if (key == "name" || key == "title" || key == "comment" || key == "serving") continue;
       if (key == "file") {
         rule->file = text(v);
       } else if (key == "where") {
@@ -138,6 +139,7 @@ std::vector<PublishedTable> tables_of(const json& paper, const std::string& grou
                         return evaluate_table(*rule, shared, catalog, engine);
                       },
                       required(paper, "title", name)});
+    if (table.value("serving", false)) tables.back().serving = specprefill_serving;
   }
   return tables;
 }

@@ -277,7 +277,8 @@ TEST_CASE("reproduce: names, groups and 'all' select tables, each once and in or
   CHECK(select({"specprefill"}) ==
         std::vector<std::string>{"specprefill-table5", "specprefill-table6", "specprefill-averages",
                                  "specprefill-prose", "specprefill-example",
-                                 "specprefill-flops-ratio", "specprefill-ttft"});
+                                 "specprefill-flops-ratio", "specprefill-ttft",
+                                 "specprefill-serving"});
   CHECK(select({"kvr", "specprefill-table6", "specprefill", "models"}) ==
         std::vector<std::string>{"models",
                                  "specprefill-table5",
@@ -287,6 +288,7 @@ TEST_CASE("reproduce: names, groups and 'all' select tables, each once and in or
                                  "specprefill-example",
                                  "specprefill-flops-ratio",
                                  "specprefill-ttft",
+                                 "specprefill-serving",
                                  "kvr-examples",
                                  "kvr-table4",
                                  "kvr-equations",
