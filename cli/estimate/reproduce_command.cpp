@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <filesystem>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -9,6 +11,7 @@
 #include "reports/plot/validation_plots.h"
 #include "reports/reproduce/reproduce.h"
 #include "reports/reproduce/reproduced_plots.h"
+#include "reports/reproduce/serving_study.h"
 
 namespace kvcast::cli {
 namespace {
@@ -18,6 +21,7 @@ using reports::PublishedGap;
 using reports::PublishedTable;
 using reports::ReproducedRow;
 using reports::ReproducedTable;
+using reports::ServingStudy;
 
 struct Options {
   std::vector<std::string> tables;
@@ -95,6 +99,119 @@ std::string rows_text(const ReproducedTable& result) {
   return result.table->title + "\n" + table + "\n";
 }
 
+/// Null for rates that there are none of.
+ordered_json rate_json(double qps) { return qps > 0 ? ordered_json(qps) : ordered_json(nullptr); }
+
+ordered_json range_json(const reports::RateRange& r) {
+  return {{"holds", rate_json(r.holds)}, {"fails", rate_json(r.fails)}};
+}
+
+ordered_json serving_row_json(const reports::ServingRow& r) {
+  ordered_json row{{"category", r.category},
+                   {"model", r.base_model},
+                   {"method", r.method()},
+                   {"keep", r.keep},
+                   {"ours", range_json(r.range())},
+                   {"highest_qps", or_null(r.highest_qps)},
+                   {"ttft_alone_s", r.ttft_alone_s},
+                   {"doubles_at", or_null(reports::latency_doubles_at(r.curve.points))},
+                   {"shortest_outputs", range_json(r.shortest_outputs)}};
+  row["other_look_ahead"] = r.other_look_ahead ? range_json(*r.other_look_ahead) : ordered_json();
+  row["published"] = r.published ? range_json(*r.published) : ordered_json();
+  row["published_doubles_at"] = or_null(reports::latency_doubles_at(r.published_points));
+  row["points"] = rows_of(r.curve.points, [](const reports::ServedPoint& p) -> ordered_json {
+    return {{"qps", p.qps}, {"mean_s", p.mean_s}, {"missed", p.missed}, {"holds", p.holds}};
+  });
+  return row;
+}
+
+ordered_json gain_json(const reports::ServingGain& g) {
+  return {{"of_grid", rate_json(g.of_grid)},
+          {"least", rate_json(g.least)},
+          {"most", rate_json(g.most)}};
+}
+
+ordered_json serving_json(const ServingStudy& study) {
+  return {{"curves", rows_of(study.rows, serving_row_json)},
+          {"gains", rows_of(study.gains,
+                            [](const reports::ServingGainRow& g) -> ordered_json {
+                              return {{"category", g.category},
+                                      {"model", g.base_model},
+                                      {"keep", g.keep},
+                                      {"published",
+                                       g.published ? gain_json(*g.published) : ordered_json()},
+                                      {"ours", gain_json(g.ours)},
+                                      {"between_grid", or_null(g.between_grid)},
+                                      {"shortest_outputs", gain_json(g.shortest_outputs)}};
+                            })},
+          {"keep_rates", rows_of(study.keeps, [](const reports::ServingKeepRow& k) -> ordered_json {
+             return {{"model", k.base_model},
+                     {"keep", k.keep},
+                     {"ttft_alone_s", k.ttft_alone_s},
+                     {"highest_qps", k.highest_qps},
+                     {"product", k.highest_qps * k.ttft_alone_s},
+                     {"long_run_qps", k.long_run_qps},
+                     {"long_run_product", k.long_run_qps * k.ttft_alone_s}};
+           })}};
+}
+
+/// "1.4 - 1.8": the true highest rate lies between.
+std::string in_range(const ordered_json& r) {
+  if (r.is_null()) return "";
+  if (r["fails"].is_null()) return fmt::format("from {:g}", r["holds"].get<double>());
+  const double holds = r["holds"].is_null() ? 0 : r["holds"].get<double>();
+  return fmt::format("{:g} - {:g}", holds, r["fails"].get<double>());
+}
+
+std::string in_gain_range(const ordered_json& g) {
+  if (g.is_null() || g["least"].is_null()) return "";
+  if (g["most"].is_null()) return fmt::format("from {:.2f}", g["least"].get<double>());
+  return fmt::format("{:.2f} - {:.2f}", g["least"].get<double>(), g["most"].get<double>());
+}
+
+std::string serving_text(const ServingStudy& study) {
+  const ordered_json j = serving_json(study);
+  const std::string curves = table_text({{"category", "category"},
+                                         {"model", "model"},
+                                         {"method", "method"},
+                                         {"keep", "keep"},
+                                         {"published", "published", in_range},
+                                         {"ours", "ours", in_range},
+                                         {"outputs of 1", "shortest_outputs", in_range},
+                                         {"look-ahead 8", "other_look_ahead", in_range},
+                                         {"highest", "highest_qps", in("{:.2f}")},
+                                         {"TTFT alone", "ttft_alone_s", in_seconds},
+                                         {"published doubles", "published_doubles_at", in("{:g}")},
+                                         {"ours doubles", "doubles_at", in("{:g}")}},
+                                        j["curves"]);
+  const std::string gains = table_text({{"category", "category"},
+                                        {"model", "model"},
+                                        {"keep", "keep"},
+                                        {"published", "/published/of_grid", in("{:.2f}")},
+                                        {"may be", "published", in_gain_range},
+                                        {"ours", "/ours/of_grid", in("{:.2f}")},
+                                        {"may be", "ours", in_gain_range},
+                                        {"between rates", "between_grid", in("{:.2f}")},
+                                        {"outputs of 1", "shortest_outputs", in_gain_range}},
+                                       j["gains"]);
+  const std::string keeps = table_text({{"model", "model"},
+                                        {"keep", "keep"},
+                                        {"TTFT alone", "ttft_alone_s", in_seconds},
+                                        {"highest", "highest_qps", in("{:.2f}")},
+                                        {"times TTFT", "product", in("{:.2f}")},
+                                        {"highest, long run", "long_run_qps", in("{:.2f}")},
+                                        {"times TTFT", "long_run_product", in("{:.2f}")}},
+                                       j["keep_rates"]);
+  return fmt::format(
+      "Queries a second: the last rate of the grid that holds and the first that fails; the "
+      "highest "
+      "that holds, if any fails; where the mean latency is twice that at 0.2/s\n{}\n"
+      "Highest rate of SpecPrefill over plain's\n{}\n"
+      "{} with outputs of 1 token: highest rate of the client's requests, and of them {} times "
+      "over\n{}\n",
+      curves, gains, study.rows.front().category, reports::ServingKeepRow::times, keeps);
+}
+
 /// Without mean and worst error where nothing was measured.
 ordered_json shown_errors(ordered_json summary, std::size_t measured) {
   if (measured == 0) summary["mape"] = summary["worst"] = nullptr;
@@ -162,9 +279,22 @@ std::string errata_text(const std::vector<ReproducedTable>& results) {
   return table.text();
 }
 
-/// A table of TTFTs over its prompt lengths; anything else, and several tables, published numbers
-/// and ours, and the errors of what was measured beside it.
-void write_plots(const std::string& path, const std::vector<ReproducedTable>& results) {
+std::vector<std::filesystem::path> all_plots(const std::filesystem::path& path) {
+  std::vector<std::filesystem::path> files = reports::serving_plot_files(path);
+  files.push_back(reports::error_plot_file(path));
+  return files;
+}
+
+/// A server's curves; a table of TTFTs over its prompt lengths; anything else, and several tables,
+/// published numbers and ours, and the errors of what was measured beside it.
+void write_plots(const std::string& path, const std::vector<ReproducedTable>& results,
+                 const std::optional<ServingStudy>& serving) {
+  if (serving && results.size() == 1) {
+    const std::vector<reports::Plot> plots = reports::serving_plots(*serving);
+    const std::vector<std::filesystem::path> files = reports::serving_plot_files(path);
+    for (std::size_t i = 0; i < plots.size(); ++i) reports::write_plot(plots[i], files.at(i));
+    return;
+  }
   const bool ttfts =
       results.size() == 1 && std::any_of(results[0].rows.begin(), results[0].rows.end(),
                                          [](const ReproducedRow& r) { return r.prompt_len > 0; });
@@ -199,7 +329,13 @@ void run(const Options& o, const Globals& globals) {
   for (const PublishedTable* table : reports::select_tables(all, o.tables)) {
     results.push_back(reports::reproduced(*table, catalog, o.engine));
   }
-  if (!o.plot.empty()) write_plots(o.plot, results);
+  std::optional<ServingStudy> serving;
+  const bool shows_serving =
+      !o.plot.empty() || !(o.summary || o.errata || o.output.csv_is_stdout());
+  if (results.size() == 1 && results[0].table->serving && shows_serving) {
+    serving = results[0].table->serving(catalog);
+  }
+  if (!o.plot.empty()) write_plots(o.plot, results, serving);
   if (!o.output.csv.empty()) {
     write_rows_csv(o.output.csv,
                    columns_of({"table", "source", "cell", "published", "ours", "relative_error",
@@ -208,7 +344,9 @@ void run(const Options& o, const Globals& globals) {
   }
   if (o.output.csv_is_stdout()) return;
   if (o.output.json) {
-    print_json(result_json(results, gaps));
+    ordered_json j = result_json(results, gaps);
+    if (serving) j["serving"] = serving_json(*serving);
+    print_json(j);
     return;
   }
   if (o.errata) {
@@ -221,6 +359,7 @@ void run(const Options& o, const Globals& globals) {
   if (!o.summary && !whole) {
     for (const ReproducedTable& result : results) text += rows_text(result);
   }
+  if (serving) text += serving_text(*serving);
   text += summary_text(results);
   if (whole) text += "\n" + papers_text(results, gaps);
   print_text(text);
@@ -260,10 +399,13 @@ void add_reproduce(Command app, const Globals& globals) {
               "a table's row names, else ideal");
   options->output.add_to(command);
   command
-      .add("--plot", options->plot,
-           "one table of TTFTs: draw it over the prompt length; otherwise: our numbers over the "
-           "published ones, and the errors of measured cells in FILE-errors")
-      .draws(reports::with_error_plot);
+      .add(
+          "--plot", options->plot,
+          "one table of TTFTs: draw it over the prompt length; specprefill-serving: latencies over "
+          "queries a second, a picture for each category; otherwise: our numbers over the "
+          "published "
+          "ones, and the errors of measured cells in FILE-errors")
+      .draws(all_plots);
   command.callback([options, &globals] { run(*options, globals); });
 }
 

@@ -160,6 +160,20 @@ TEST_CASE("choose serving: servers by requests a second and device") {
   }
   // An L4 has a sixth of an H100's bandwidth: 30 requests a second take more than four.
   CHECK(j["rejected"].size() > 0);
+TEST_CASE("reproduce specprefill-serving: curves, gains and pictures beside the rows") {
+  const TestFolder folder;
+  const json j = run_json("reproduce specprefill-serving --json --plot " + folder.file("qps.svg"));
+  CHECK(j["rows"].size() == 48);
+  const json& serving = j["serving"];
+  CHECK(serving["curves"].size() == 12);
+  CHECK(serving["gains"].size() == 6);
+  CHECK(serving["keep_rates"].size() == 8);
+  for (const char* file : {"qps.svg", "qps-few-shot.svg", "qps-summarisation.svg"}) {
+    CHECK(fs::file_size(folder / file) > 0);
+  }
+  // Others have none.
+  CHECK_FALSE(run_json("reproduce specprefill-table6 --json").contains("serving"));
+  CHECK_FALSE(run_json("reproduce specprefill --json").contains("serving"));
 }
 
 }  // namespace
