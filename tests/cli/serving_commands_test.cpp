@@ -160,6 +160,8 @@ TEST_CASE("choose serving: servers by requests a second and device") {
   }
   // An L4 has a sixth of an H100's bandwidth: 30 requests a second take more than four.
   CHECK(j["rejected"].size() > 0);
+}
+
 TEST_CASE("reproduce specprefill-serving: curves, gains and pictures beside the rows") {
   const TestFolder folder;
   const json j = run_json("reproduce specprefill-serving --json --plot " + folder.file("qps.svg"));
