@@ -22,4 +22,5 @@ set x2range [0:1]
 
 plot 'published-and-ours-errors.csv' skip 1 every ::0::0 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'specprefill-flops-ratio, measured', \
      'published-and-ours-errors.csv' skip 1 every ::1::8 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'specprefill-ttft, measured', \
-     'published-and-ours-errors.csv' skip 1 every ::9::9 using (0):3:(1):(0) axes x2y1 with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'
+     'published-and-ours-errors.csv' skip 1 every ::9::56 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'specprefill-serving, measured', \
+     'published-and-ours-errors.csv' skip 1 every ::57::57 using (0):3:(1):(0) axes x2y1 with vectors nohead lw 1.8 dt (9,5) lc rgb '#222222' title 'exact'

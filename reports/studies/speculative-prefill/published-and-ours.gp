@@ -23,4 +23,5 @@ plot 'published-and-ours.csv' skip 1 every ::0::1 using 2:3 with lines lw 2.2 lc
      'published-and-ours.csv' skip 1 every ::2::85 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'exact cells', \
      'published-and-ours.csv' skip 1 every ::86::91 using 2:3 with points pt 9 ps 0.75 lc rgb '#009E73' title 'misprinted cells', \
      'published-and-ours.csv' skip 1 every ::92::92 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'specprefill-flops-ratio, measured', \
-     'published-and-ours.csv' skip 1 every ::93::100 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'specprefill-ttft, measured'
+     'published-and-ours.csv' skip 1 every ::93::100 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'specprefill-ttft, measured', \
+     'published-and-ours.csv' skip 1 every ::101::148 using 2:3 with points pt 7 ps 0.75 lc rgb '#56B4E9' title 'specprefill-serving, measured'
