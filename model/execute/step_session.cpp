@@ -33,8 +33,11 @@ void check_runs(const Recording& recording) {
                 "one that changes the base's own pass");
   }
   for (const Node& node : recording.pass(step_name).graph.nodes()) {
-    if (!is_any<StateScan, CausalConv>(node.op)) continue;
-    throw Error(where, "the operator " + std::string(name(node.op)) + ", which has a state",
+    const bool of_latents = is_any<JoinHeads>(node.op);
+    if (!of_latents && !is_any<StateScan, CausalConv>(node.op)) continue;
+    throw Error(where,
+                fmt::format("the operator {}, {}", name(node.op),
+                            of_latents ? "whose keys are made of latents" : "which has a state"),
                 "layers that attend to a cache of all tokens");
   }
 }
