@@ -28,6 +28,18 @@ std::vector<TokenId> prompt_of(const simulate::ServingRequest& r, std::uint64_t 
   return prompt;
 }
 
+ExecutedSteps::ExecutedSteps(execute::StepSession& session,
+                             const simulate::SchedulerSettings& settings, bool waits)
+    : session_(session),
+      block_tokens_(settings.request_block_tokens),
+      waits_(waits),
+      is_bounded_(session.recording().bound.has_value()) {
+  if (!is_bounded_ || !settings.prefix_caching) return;
+  throw Error("prefix_caching",
+              "a method that drops rows of the cache, whose blocks none can share",
+              "prefix_caching=false");
+}
+
 double ExecutedSteps::seconds(std::span<const simulate::ScheduledPart> parts) {
   std::vector<execute::StepPart> step;
   for (const simulate::ScheduledPart& part : parts) {
@@ -37,11 +49,17 @@ double ExecutedSteps::seconds(std::span<const simulate::ScheduledPart> parts) {
       known = prompt_of(s.request, block_tokens_, session_.architecture().vocab_size);
     }
     KVCAST_ASSERT(known.size() == s.known);
-    step.push_back({std::span(known).subspan(s.computed, part.tokens), s.computed, s.blocks});
+    const bool begins = s.computed == 0;
+    const std::uint64_t rows = is_bounded_ && !begins ? rows_.at(s.request.id) : s.computed;
+    step.push_back({.tokens = std::span(known).subspan(s.computed, part.tokens),
+                    .cached = rows,
+                    .blocks = s.blocks,
+                    .prompt_goes_on = part.tokens < s.left()});
   }
   const std::vector<TokenId> next = session_.step(step);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const simulate::Sequence& s = *parts[i].sequence;
+    if (is_bounded_) rows_[s.request.id] = session_.rows_after(step[i]);
     if (parts[i].tokens == s.left()) known_.at(s.request.id).push_back(next[i]);
   }
   const double seconds = since_.seconds();
@@ -60,6 +78,7 @@ void ExecutedSteps::ended(const simulate::Sequence& s) {
   const auto made = known->second.begin() + static_cast<std::ptrdiff_t>(s.request.prompt_tokens);
   made_[s.request.id].assign(made, known->second.end());
   known_.erase(known);
+  rows_.erase(s.request.id);
 }
 
 }  // namespace kvcast::measure

@@ -23,8 +23,9 @@ class ExecutedSteps : public simulate::StepClock {
  public:
   /// `session` has as many blocks as the scheduler; `waits`: the time until a request arrives is
   /// slept through, otherwise skipped.
-  ExecutedSteps(execute::StepSession& session, std::uint64_t block_tokens, bool waits)
-      : session_(session), block_tokens_(block_tokens), waits_(waits) {}
+  /// Throws Error for prefixes that are cached where a method bounds the cache.
+  ExecutedSteps(execute::StepSession& session, const simulate::SchedulerSettings& settings,
+                bool waits);
 
   double seconds(std::span<const simulate::ScheduledPart> parts) override;
   void idle(double seconds) override;
@@ -38,9 +39,11 @@ class ExecutedSteps : public simulate::StepClock {
   execute::StepSession& session_;
   std::uint64_t block_tokens_;
   bool waits_;
+  bool is_bounded_;
   Stopwatch since_;
   std::map<std::uint64_t, std::vector<execute::TokenId>> known_;  ///< prompt and made, by id
   std::map<std::uint64_t, std::vector<execute::TokenId>> made_;
+  std::map<std::uint64_t, std::uint64_t> rows_;  ///< in a bounded cache, by id
 };
 
 }  // namespace kvcast::measure

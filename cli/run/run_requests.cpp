@@ -66,8 +66,7 @@ void run_requests(const RunOptions& o, const RunRequestsFlags& flags, const Glob
   const auto requests = flags.workload.open();
   settings.request_block_tokens = requests->block_tokens();
   execute::StepSession session(checkpoint, options, {settings.num_blocks, settings.block_size});
-  const auto steps =
-      std::make_shared<measure::ExecutedSteps>(session, requests->block_tokens(), !flags.no_wait);
+  const auto steps = std::make_shared<measure::ExecutedSteps>(session, settings, !flags.no_wait);
   simulate::ServingSetup setup;
   setup.servers = {settings, steps, 1};
   setup.closed_loop = flags.workload.closed_loop();

@@ -73,10 +73,11 @@ class Bench {
   }
   /// Steps one after another: the time until the next request arrives is skipped.
   ServingTimes run(double rate) {
-    const simulate::SchedulerSettings& s = server_.servers.settings;
+    simulate::SchedulerSettings s = server_.servers.settings;
+    s.cache_rows = {};  // a bounded cache still has room for the whole prompt
+    s.request_block_tokens = flags_.workload.open(rate)->block_tokens();
     execute::StepSession session(checkpoint_, options_, {s.num_blocks, s.block_size});
-    const auto steps = std::make_shared<measure::ExecutedSteps>(
-        session, flags_.workload.open(rate)->block_tokens(), false);
+    const auto steps = std::make_shared<measure::ExecutedSteps>(session, s, false);
     simulate::ServingSetup setup;
     setup.servers = {s, steps, 1};
     return serve(setup, rate, [&](const simulate::Sequence& q) { steps->ended(q); });

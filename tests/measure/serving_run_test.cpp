@@ -64,7 +64,7 @@ TEST_CASE("serving run: whatever the schedule, each request's tokens are those o
         const Workload w = tight(policy);
         execute::StepSession session(checkpoint, options,
                                      {w.settings.num_blocks, w.settings.block_size});
-        const auto steps = std::make_shared<measure::ExecutedSteps>(session, 4, false);
+        const auto steps = std::make_shared<measure::ExecutedSteps>(session, w.settings, false);
         simulate::ServingSetup setup;
         setup.servers = {w.settings, steps, 1};
         simulate::ServingWatch watch;
@@ -87,6 +87,36 @@ TEST_CASE("serving run: whatever the schedule, each request's tokens are those o
   }
 }
 
+TEST_CASE("serving run: a bounded cache, prompts in chunks") {
+  const Checkpoint checkpoint(KVCAST_SOURCE_DIR "/tests/oracle/llama_gqa_llama3_rope");
+  execute::SessionOptions options;
+  options.dtype = DType::FP64;
+  options.methods = parse_methods("streaming:sinks=2,window=6");
+  const execute::Session alone(checkpoint, options);
+  Workload w = tight(Policy::VllmV1);
+  w.settings.num_blocks = 200;  // nobody is preempted: what is read again would be a prompt
+  execute::StepSession session(checkpoint, options, {w.settings.num_blocks, w.settings.block_size});
+  CHECK(message_of([&] {
+          measure::ExecutedSteps(session, w.settings, false);
+        }).find("prefix_caching=false") != std::string::npos);
+  w.settings.prefix_caching = false;
+  const auto steps = std::make_shared<measure::ExecutedSteps>(session, w.settings, false);
+  simulate::ServingSetup setup;
+  setup.servers = {w.settings, steps, 1};
+  simulate::ServingWatch watch;
+  watch.on_finished = [&](const simulate::Sequence& s) { steps->ended(s); };
+  simulate::RequestList list(w.requests, 4);
+  const simulate::ServingTimes times = serve(setup, list, {}, watch);
+  CHECK(times.counts.preemptions == 0);
+  CHECK(times.finished == w.requests.size());
+  for (const ServingRequest& r : w.requests) {
+    execute::Request request;
+    request.tokens = {measure::prompt_of(r, 4, checkpoint.architecture().vocab_size)};
+    request.output_len = r.output_tokens;
+    CHECK(steps->made().at(r.id) == alone.run(request).tokens[0]);
+  }
+}
+
 TEST_CASE("serving run: what its steps took, played again, gives the schedule that ran") {
   const TestFolder folder;
   const std::string file = folder / "steps.csv";
@@ -94,7 +124,7 @@ TEST_CASE("serving run: what its steps took, played again, gives the schedule th
   Workload w = tight(Policy::VllmV1);
   execute::StepSession session(checkpoint, {}, {w.settings.num_blocks, w.settings.block_size});
   simulate::ServingSetup setup;
-  const auto steps = std::make_shared<measure::ExecutedSteps>(session, 4, false);
+  const auto steps = std::make_shared<measure::ExecutedSteps>(session, w.settings, false);
   setup.servers = {w.settings, steps, 1};
   simulate::StepTimesFile written(file);
   simulate::ServingWatch watch;
