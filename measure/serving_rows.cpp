@@ -456,9 +456,14 @@ ServedLengths exactly(std::uint64_t tokens) {
 }
 
 bool is_serving_table(const std::filesystem::path& path) {
+  // What is no file, or has no end of its first line, is for the other readers to refuse.
+  if (!std::filesystem::is_regular_file(path)) return false;
+  constexpr std::size_t most = 4096;
+  std::string header(most, '\0');
   std::ifstream in(path);
-  std::string header;
-  std::getline(in, header);
+  in.read(header.data(), most);
+  header.resize(static_cast<std::size_t>(in.gcount()));
+  header.resize(std::min(header.size(), header.find('\n')));
   return says(header, "\\brun\\b") && says(header, "\\bscheduler\\b") &&
          says(header, "\\bworkload\\b");
 }

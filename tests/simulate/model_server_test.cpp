@@ -41,7 +41,8 @@ TEST_CASE("model server: an engine's version says which defaults its scheduler h
 TEST_CASE("model server: vLLM's first scheduler reads as many tokens as a sequence may have") {
   const roofline::Configuration c = configuration("h100-sxm", "vllm:0.6.3");
   // The model has 131072 positions.
-  CHECK(make_model_server(c, "vllm-v0", "a test").servers.settings.max_num_batched_tokens == 131072);
+  CHECK(make_model_server(c, "vllm-v0", "a test").servers.settings.max_num_batched_tokens ==
+        131072);
   const ModelServer s = make_model_server(c, "vllm-v0:max_model_len=4096", "a test");
   CHECK(s.servers.settings.max_num_batched_tokens == 4096);
 }
