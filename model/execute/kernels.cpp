@@ -53,7 +53,11 @@ struct FastKernels {
   }
   template <typename O>
   void operator()(const O& op) const {
-    run_shared(*this, op);
+    if constexpr (is_training<O>) {
+      KVCAST_ASSERT(false);
+    } else {
+      run_shared(*this, op);
+    }
   }
 
   void operator()(const Embedding& op) const {
@@ -403,11 +407,6 @@ void run_fast(const Call& call) {
   Call gathered = call;
   gathered.inputs = inputs;
   std::visit(FastKernels{gathered}, call.node.op);
-}
-
-bool works_in_place(const Op& op) {
-  return std::holds_alternative<Elementwise>(op) || std::holds_alternative<GatedActivation>(op) ||
-         std::holds_alternative<Softmax>(op) || std::holds_alternative<Rope>(op);
 }
 
 }  // namespace kvcast::execute

@@ -5,12 +5,9 @@
 
 namespace kvcast::execute {
 
-/// Computes the node's output. `Elementwise`, `GatedActivation`, `Softmax` and `Rope` may have
-/// their output in the place of their first input.
+/// Computes the node's output. Operators that work_in_place() may have it in the place of their
+/// first input.
 void run_fast(const Call& call);
-
-/// True for operators whose output may lie where input 0 lay.
-bool works_in_place(const Op& op);
 
 /// The attention operators, in attention_kernels.cpp.
 void attention_scores(const Call& call, const Heads& heads);

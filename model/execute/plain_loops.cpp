@@ -369,7 +369,11 @@ class PlainLoops : public PlainAttention<N> {
 
   template <typename O>
   void operator()(const O& op) {
-    run_shared(*this, op);
+    if constexpr (is_training<O>) {
+      KVCAST_ASSERT(false);
+    } else {
+      run_shared(*this, op);
+    }
   }
 };
 

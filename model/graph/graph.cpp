@@ -77,10 +77,13 @@ std::string shape_text(const TensorInfo& tensor, const Symbols& symbols) {
 }  // namespace
 
 std::string_view name(Storage storage) {
-  static constexpr Words<Storage, num_storages> storages = {{{Storage::Weights, "weights"},
-                                                             {Storage::KvCache, "kv_cache"},
-                                                             {Storage::Activations, "activations"},
-                                                             {Storage::Messages, "messages"}}};
+  static constexpr Words<Storage, num_storages> storages = {
+      {{Storage::Weights, "weights"},
+       {Storage::KvCache, "kv_cache"},
+       {Storage::Activations, "activations"},
+       {Storage::Messages, "messages"},
+       {Storage::Gradients, "gradients"},
+       {Storage::OptimizerStates, "optimizer_states"}}};
   return word_for(storage, storages);
 }
 

@@ -18,8 +18,15 @@
 namespace kvcast {
 
 /// What a tensor's bytes count as.
-enum class Storage { Weights, KvCache, Activations, Messages };
-inline constexpr std::size_t num_storages = 4;
+enum class Storage {
+  Weights,
+  KvCache,
+  Activations,
+  Messages,
+  Gradients,        ///< of weights
+  OptimizerStates,  ///< and weights in a wider type, where the passes' are narrower
+};
+inline constexpr std::size_t num_storages = 6;
 std::string_view name(Storage storage);
 
 struct TensorId {

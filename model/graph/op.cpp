@@ -9,6 +9,8 @@ struct FunctionTraits {
   Function function;
   std::string_view name;
   std::uint64_t flops_per_element;
+  std::uint64_t gradient_flops = 0;  ///< an element; 0: it has no ElementwiseGradient
+  bool saves_result = false;
 };
 
 constexpr FunctionTraits functions[] = {
@@ -16,20 +18,20 @@ constexpr FunctionTraits functions[] = {
     {Function::Add, "add", 1},
     {Function::Multiply, "multiply", 1},
     {Function::Scale, "scale", 1},
-    {Function::ClampBelow, "clamp_below", 1},
-    {Function::Square, "square", 1},
+    {Function::ClampBelow, "clamp_below", 1, 1},
+    {Function::Square, "square", 1, 2},
     {Function::Center, "center", 1},
-    {Function::InverseRoot, "inverse_root", 3},
-    {Function::SoftCap, "soft_cap", 3},
-    {Function::Relu, "relu", 1},
-    {Function::Silu, "silu", 4},
-    {Function::Gelu, "gelu", 5},
-    {Function::GeluTanh, "gelu_tanh", 9},
+    {Function::InverseRoot, "inverse_root", 3, 4, true},
+    {Function::SoftCap, "soft_cap", 3, 4, true},
+    {Function::Relu, "relu", 1, 1, true},
+    {Function::Silu, "silu", 4, 9},
+    {Function::Gelu, "gelu", 5, 12},
+    {Function::GeluTanh, "gelu_tanh", 9, 19},
     {Function::OnePlus, "one_plus", 1},
-    {Function::QuickGelu, "quick_gelu", 5},
-    {Function::SquaredRelu, "squared_relu", 2},
-    {Function::Sigmoid, "sigmoid", 4},
-    {Function::Clamp, "clamp", 2},
+    {Function::QuickGelu, "quick_gelu", 5, 10},
+    {Function::SquaredRelu, "squared_relu", 2, 3},
+    {Function::Sigmoid, "sigmoid", 4, 3, true},
+    {Function::Clamp, "clamp", 2, 2},
 };
 
 const FunctionTraits& traits_of(Function function) {
@@ -45,6 +47,13 @@ const FunctionTraits& traits_of(Function function) {
 std::string_view name(Function function) { return traits_of(function).name; }
 
 std::uint64_t flops_per_element(Function function) { return traits_of(function).flops_per_element; }
+
+bool saves_result(Function function) { return traits_of(function).saves_result; }
+
+std::uint64_t gradient_flops_per_element(Function function) {
+  KVCAST_ASSERT(traits_of(function).gradient_flops > 0);
+  return traits_of(function).gradient_flops;
+}
 
 std::string_view name(const Op& op) {
   if (const auto* elementwise = std::get_if<Elementwise>(&op)) return name(elementwise->function);

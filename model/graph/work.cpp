@@ -7,6 +7,11 @@ namespace {
 
 std::size_t slot(Storage storage) { return static_cast<std::size_t>(storage); }
 
+/// The input of a TiledAttentionGradient that is its bias, if it is there.
+std::size_t bias_of_gradient(const TiledAttention& forward) {
+  return forward.values_are_keys ? 5 : 6;
+}
+
 /// The work of one node, by its operator.
 class OpWork {
  public:
@@ -66,6 +71,8 @@ class OpWork {
       read(w, 3, bias[0] * (by_query ? op.visible_pairs : op.visible_keys));
     }
     write(w, output().elements());
+    if (node_.outputs.size() > 1) w.flops += 2 * graph_.tensor(node_.outputs[1]).elements();
+    write_others(w);
     return w;
   }
   Work operator()(const LargestProbability& op) const {
@@ -116,11 +123,14 @@ class OpWork {
     const std::uint64_t per_element = num_inputs() > 1 ? 4 : 3;
     Work w = traffic(per_element * output().elements() + 3 * op.groups * output().rows());
     if (op.unit_offset) w.flops += input(1).elements();
+    write_others(w);
     return w;
   }
   Work operator()(const LayerNorm& op) const {
     const std::uint64_t per_element = 5 + (num_inputs() - 1);
-    return traffic(per_element * output().elements() + 4 * op.groups * output().rows());
+    Work w = traffic(per_element * output().elements() + 4 * op.groups * output().rows());
+    write_others(w);
+    return w;
   }
   Work operator()(const Rope& op) const {
     return traffic(rotation(op.table, op.num_heads, output().rows()));
@@ -142,7 +152,7 @@ class OpWork {
     if (num_inputs() > 1) w.flops += logits;
     if (g.normalizes) w.flops += 2 * weights.elements();
     if (g.weight_scale != 1) w.flops += weights.elements();
-    w.written[slot(weights.storage)] += weights.bytes();
+    write_others(w);
     return w;
   }
   Work operator()(const ExpertLinear& op) const {
@@ -285,6 +295,92 @@ class OpWork {
   Work operator()(const AlibiBias&) const { return traffic(2 * output().elements()); }
   Work operator()(const CausalMask&) const { return traffic(); }
 
+  Work operator()(const WeightGradient& op) const {
+    const auto blocks = static_cast<std::int64_t>(op.num_blocks);
+    return traffic(2 * op.num_heads * input(0).rows() * output().elements().scaled(1, blocks));
+  }
+  Work operator()(const SumRepeats&) const { return traffic(input(0).elements()); }
+  Work operator()(const SumHeads&) const { return traffic(input(0).elements()); }
+  Work operator()(const SpreadMean&) const { return traffic(output().elements()); }
+  Work operator()(const TransposedValues& op) const {
+    return traffic(2 * op.heads.head_dim * input(0).elements());
+  }
+  Work operator()(const TiledAttentionGradient& op) const {
+    const TiledAttention& f = op.forward;
+    const Count& batch = input(0).shape[0];
+    const Count keys = batch * f.visible_keys;
+    const bool has_bias = num_inputs() > bias_of_gradient(f);
+    const std::uint64_t per_pair = 6 * f.heads.head_dim + 4 * f.value_heads().head_dim + 4 +
+                                   (f.scale != 1 ? 2 : 0) + (f.softcap > 0 ? 6 : 0) +
+                                   (has_bias ? 1 : 0);
+    Work w;
+    w.flops =
+        batch * f.visible_pairs * f.heads.num_attention_heads * per_pair + 2 * input(1).elements();
+    for (std::size_t i = 0; i < 4; ++i) read(w, i, input(i).elements());
+    read(w, 4, keys * input(4).shape.back());
+    if (!f.values_are_keys) read(w, 5, keys * input(5).shape.back());
+    if (has_bias) {
+      const std::vector<Count>& bias = input(bias_of_gradient(f)).shape;
+      const bool by_query = bias[1] == input(0).shape[1];
+      read(w, bias_of_gradient(f), bias[0] * (by_query ? f.visible_pairs : f.visible_keys));
+    }
+    write(w, output().elements());
+    write_others(w);
+    return w;
+  }
+  Work operator()(const ElementwiseGradient& op) const {
+    return traffic(gradient_flops_per_element(op.function) * output().elements());
+  }
+  Work operator()(const GatedActivationGradient& op) const {
+    const Function f = op.forward.function;
+    Work w =
+        traffic((flops_per_element(f) + gradient_flops_per_element(f) + 2) * output().elements());
+    write_others(w);
+    return w;
+  }
+  Work operator()(const SoftmaxGradient&) const { return traffic(4 * output().elements()); }
+  Work operator()(const RmsNormGradient& op) const {
+    const bool has_weight = num_inputs() > 3;
+    Work w =
+        traffic((has_weight ? 7 : 6) * output().elements() + op.forward.groups * output().rows());
+    if (has_weight && op.forward.unit_offset) w.flops += input(3).elements();
+    return w;
+  }
+  Work operator()(const LayerNormGradient& op) const {
+    return traffic((num_inputs() > 3 ? 10 : 9) * output().elements() +
+                   2 * op.forward.groups * output().rows());
+  }
+  Work operator()(const NormWeightGradient& op) const {
+    return traffic((op.centers ? 4 : 3) * input(0).elements());
+  }
+  Work operator()(const ScatterAdd&) const {
+    const Count added = input(0).elements();
+    const bool clears = num_inputs() < 3;
+    Work w;
+    w.flops = added;
+    read(w, 0, added);
+    read(w, 1, input(1).elements());
+    w.read[slot(output().storage)] += bytes_of(added, output().dtype);
+    write(w, added + (clears ? output().elements() : Count()));
+    return w;
+  }
+  Work operator()(const CrossEntropy& op) const {
+    Work w = traffic(6 * output().elements() + (op.z > 0 ? 11 : 5) * output().rows() + 1);
+    write_others(w);
+    return w;
+  }
+  Work operator()(const MeanAbsoluteError&) const {
+    Work w = traffic(4 * output().elements() + 3);
+    write_others(w);
+    return w;
+  }
+  Work operator()(const SumOfSquares&) const { return traffic(2 * input(0).elements()); }
+  Work operator()(const AdamW& op) const {
+    Work w = traffic((op.weight_decay > 0 ? 17 : 16) * output().elements());
+    write_others(w);
+    return w;
+  }
+
  private:
   /// Of a StateScan.
   bool decays_by_row() const { return input(5).shape.size() > 1; }
@@ -296,6 +392,14 @@ class OpWork {
   }
   void write(Work& w, const Count& elements) const {
     w.written[slot(output().storage)] += bytes_of(elements, output().dtype);
+  }
+
+  /// All results but the first.
+  void write_others(Work& w) const {
+    for (std::size_t i = 1; i < node_.outputs.size(); ++i) {
+      const TensorInfo& t = graph_.tensor(node_.outputs[i]);
+      w.written[slot(t.storage)] += t.bytes();
+    }
   }
 
   /// Of a symbol that counts all layers, one layer's.
@@ -379,6 +483,11 @@ Work& Work::operator+=(const Work& other) {
 
 bool operator<(const Work& a, const Work& b) {
   return std::tie(a.flops, a.read, a.written) < std::tie(b.flops, b.read, b.written);
+}
+
+bool works_in_place(const Op& op) {
+  return is_any<Elementwise, GatedActivation, Softmax, Rope, SumRepeats, ElementwiseGradient,
+                GatedActivationGradient, SoftmaxGradient, CrossEntropy, MeanAbsoluteError>(op);
 }
 
 RateClass rate_class(const Graph& graph, const Node& node) {

@@ -22,6 +22,9 @@ struct Work {
   friend bool operator<(const Work& a, const Work& b);
 };
 
+/// True for operators whose kernels may write their first result where input 0 lay.
+bool works_in_place(const Op& op);
+
 /// As rate_class(Op), but DecodeAttention for tiled attention with one query.
 RateClass rate_class(const Graph& graph, const Node& node);
 

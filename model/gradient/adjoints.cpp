@@ -1,0 +1,252 @@
+#include "model/gradient/adjoints.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "model/base/error.h"
+
+namespace kvcast {
+namespace {
+
+/// True where the second operand of an Elementwise is not repeated.
+bool same_size(const TensorInfo& x, const TensorInfo& y) { return x.elements() == y.elements(); }
+
+[[noreturn]] void refuse(const Node& node, const std::string& what) {
+  throw Error("training: layer " + std::to_string(node.layer) + ", " + node.label + ": " + what +
+              " has no gradient; expected a model without it");
+}
+
+/// The adjoint of one operator.
+class Adjoint {
+ public:
+  Adjoint(Backward& back, const Node& node, TensorId g) : back_(back), node_(node), g_(g) {}
+
+  void operator()(const Linear& op) {
+    KVCAST_ASSERT(!op.transposed);
+    if (active(0)) {
+      back_.contribute(in(0), add(Linear{true}, "input_gradient", {g_, value(1)}, in(0)));
+    }
+    if (active(1)) {
+      back_.accumulate(in(1), WeightGradient{}, "weight_gradient", {g_, value(0)});
+    }
+    if (has(2) && active(2)) sum_into(2, g_);
+  }
+
+  void operator()(const HeadLinear& op) {
+    HeadLinear back = op;
+    back.transposed = !op.transposed;
+    if (active(0)) back_.contribute(in(0), add(back, "input_gradient", {g_, value(1)}, in(0)));
+    if (!active(1)) return;
+    std::vector<TensorId> factors{g_, value(0)};
+    if (op.transposed) std::swap(factors[0], factors[1]);
+    back_.accumulate(in(1), WeightGradient{op.num_heads, op.num_blocks}, "weight_gradient",
+                     std::move(factors));
+  }
+
+  void operator()(const Embedding& op) {
+    if (op.is_part || op.first_for_unknown) refuse(node_, "a part of an embedding");
+    back_.accumulate(in(0), ScatterAdd{}, "weight_gradient", {g_, value(1)});
+  }
+
+  void operator()(const AttentionScores& op) {
+    if (active(0)) {
+      back_.contribute(in(0),
+                       add(AttentionValues{op.heads}, "query_gradient", {g_, value(1)}, in(0)));
+    }
+    if (active(1)) {
+      back_.contribute(in(1),
+                       add(TransposedValues{op.heads}, "key_gradient", {g_, value(0)}, in(1)));
+    }
+  }
+
+  void operator()(const AttentionValues& op) {
+    if (active(0)) {
+      back_.contribute(
+          in(0), add(AttentionScores{op.heads}, "probability_gradient", {g_, value(1)}, in(0)));
+    }
+    if (active(1)) {
+      back_.contribute(in(1),
+                       add(TransposedValues{op.heads}, "value_gradient", {value(0), g_}, in(1)));
+    }
+  }
+
+  void operator()(const TiledAttention& op) {
+    if (op.has_sinks) refuse(node_, "an attention with sinks");
+    if (op.kept > 0 || op.has_first) refuse(node_, "an attention over chosen keys");
+    if (op.key_rope) refuse(node_, "an attention that rotates keys as it reads them");
+    const bool has_bias = has(3);
+    if (has_bias && active(3)) refuse(node_, "a trained bias of scores");
+    std::vector<TensorId> inputs{g_, value(node_.outputs[0]), saved(), value(0), value(1)};
+    std::vector<TensorId> like{in(0), in(1)};
+    if (!op.values_are_keys) {
+      inputs.push_back(value(2));
+      like.push_back(in(2));
+    }
+    if (has_bias) inputs.push_back(value(3));
+    const std::vector<TensorId> gradients =
+        back_.add(TiledAttentionGradient{op}, "gradient", std::move(inputs), like);
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      if (active(i)) back_.contribute(in(i), gradients[i]);
+    }
+  }
+
+  void operator()(const Softmax&) {
+    if (has(1)) refuse(node_, "a softmax with sinks");
+    back_.contribute(in(0),
+                     add(SoftmaxGradient{}, "gradient", {value(node_.outputs[0]), g_}, in(0)));
+  }
+
+  void operator()(const Elementwise& op) {
+    switch (op.function) {
+      case Function::Copy: return back_.contribute(in(0), copied(g_, in(0)));
+      case Function::OnePlus: return back_.contribute(in(0), g_);
+      case Function::Scale: return back_.contribute(in(0), add(op, "gradient", {g_}, in(0)));
+      case Function::Add:
+        if (active(0)) back_.contribute(in(0), g_);
+        if (active(1)) sum_into(1, g_);
+        return;
+      case Function::Center:
+        if (active(0)) back_.contribute(in(0), g_);
+        if (active(1)) {
+          const Elementwise negative{Function::Scale, -1};
+          sum_into(1, add(negative, "gradient", {g_}, node_.outputs[0]));
+        }
+        return;
+      case Function::Multiply:
+        if (active(0)) back_.contribute(in(0), add(op, "gradient", {g_, value(1)}, in(0)));
+        if (active(1)) {
+          sum_into(1, add(op, "factor_gradient", {g_, value(0)}, node_.outputs[0]));
+        }
+        return;
+      default: break;
+    }
+    const TensorId kept = saves_result(op.function) ? node_.outputs[0] : in(0);
+    back_.contribute(in(0), add(ElementwiseGradient{op.function, op.parameter}, "gradient",
+                                {value(kept), g_}, in(0)));
+  }
+
+  void operator()(const GatedActivation& op) {
+    if (op.limit > 0 || op.cutoff) refuse(node_, "a clamped gate");
+    const std::vector<TensorId> gradients =
+        back_.add(GatedActivationGradient{op}, "gradient", {value(0), value(1), g_},
+                  std::vector<TensorId>{in(0), in(1)});
+    for (std::size_t i = 0; i < 2; ++i) {
+      if (active(i)) back_.contribute(in(i), gradients[i]);
+    }
+  }
+
+  void operator()(const RowMean&) {
+    back_.contribute(in(0), add(SpreadMean{}, "gradient", {g_}, in(0)));
+  }
+
+  void operator()(const RmsNorm& op) {
+    norm(RmsNormGradient{op}, NormWeightGradient{false, op.groups});
+  }
+  void operator()(const LayerNorm& op) {
+    norm(LayerNormGradient{op}, NormWeightGradient{true, op.groups});
+    if (has(2) && active(2)) sum_into(2, g_);
+  }
+
+  void operator()(const Rope& op) {
+    // The inverse divides by the gain, the adjoint multiplies by it.
+    Rope back = op;
+    back.inverse = !op.inverse;
+    if (op.table->gain != 1) {
+      auto table = std::make_shared<RopeTable>(*op.table);
+      table->gain = 1 / table->gain;
+      back.table = std::move(table);
+    }
+    std::vector<TensorId> inputs{g_};
+    if (has(1)) inputs.push_back(value(1));
+    back_.contribute(in(0), back_.add(std::move(back), "gradient", std::move(inputs), in(0)));
+  }
+
+  void operator()(const RotateHalf& op) {
+    // The transpose of a quarter turn is its negative.
+    const TensorId turned = add(op, "gradient", {g_}, in(0));
+    back_.contribute(in(0), add(Elementwise{Function::Scale, -1}, "gradient", {turned}, in(0)));
+  }
+
+  void operator()(const ScaleByPosition& op) {
+    std::vector<TensorId> inputs{g_};
+    if (has(1)) inputs.push_back(value(1));
+    back_.contribute(in(0), back_.add(op, "gradient", std::move(inputs), in(0)));
+  }
+
+  void operator()(const RepeatHeads& op) {
+    back_.contribute(in(0), add(SumHeads{op.repeats, op.head_dim}, "gradient", {g_}, in(0)));
+  }
+
+  template <typename O>
+  void operator()(const O& /*op*/) {
+    refuse(node_, std::string(name(node_.op)));
+  }
+
+ private:
+  TensorId in(std::size_t i) const { return node_.inputs[i]; }
+  bool has(std::size_t i) const { return i < node_.inputs.size(); }
+  bool active(std::size_t i) const { return back_.is_active(in(i)); }
+  TensorId value(std::size_t i) { return back_.value(in(i)); }
+  TensorId value(TensorId id) { return back_.value(id); }
+  TensorId saved() { return back_.saved(); }
+  TensorId add(Op op, std::string_view what, std::vector<TensorId> inputs, TensorId like) {
+    return back_.add(std::move(op), what, std::move(inputs), like);
+  }
+
+  /// In the shape and type of a forward tensor.
+  TensorId copied(TensorId gradient, TensorId like) {
+    const TensorInfo& from = back_.gradient_info(gradient);
+    const TensorInfo& to = back_.info(like);
+    if (from.shape == to.shape && from.dtype == to.dtype) return gradient;
+    return add(Elementwise{Function::Copy}, "gradient", {gradient}, like);
+  }
+
+  /// Of operand i, over which the result repeats it.
+  void sum_into(std::size_t i, TensorId gradient) {
+    if (back_.info(in(i)).storage == Storage::Weights) {
+      return back_.accumulate(in(i), SumRepeats{}, "sum", {gradient});
+    }
+    const bool whole = same_size(back_.gradient_info(gradient), back_.info(in(i)));
+    back_.contribute(in(i),
+                     whole ? copied(gradient, in(i)) : add(SumRepeats{}, "sum", {gradient}, in(i)));
+  }
+
+  void norm(Op of_input, Op of_weight) {
+    if (active(0)) {
+      std::vector<TensorId> inputs{g_, value(0), saved()};
+      if (has(1)) inputs.push_back(value(1));
+      back_.contribute(in(0),
+                       back_.add(std::move(of_input), "input_gradient", std::move(inputs), in(0)));
+    }
+    if (!has(1) || !active(1)) return;
+    back_.accumulate(in(1), std::move(of_weight), "weight_gradient", {g_, value(0), saved()});
+  }
+
+  Backward& back_;
+  const Node& node_;
+  TensorId g_;
+};
+
+}  // namespace
+
+void record_adjoint(Backward& back, const Node& node, TensorId g) {
+  std::visit(Adjoint(back, node, g), node.op);
+}
+
+std::optional<TensorInfo> saved_result(const Graph& forward, const Node& node) {
+  std::vector<Count> shape = forward.tensor(node.inputs[0]).shape;
+  if (const auto* attention = std::get_if<TiledAttention>(&node.op)) {
+    shape.back() = attention->heads.num_attention_heads;
+  } else if (const auto* rms = std::get_if<RmsNorm>(&node.op)) {
+    shape.back() = rms->groups;
+  } else if (const auto* norm = std::get_if<LayerNorm>(&node.op)) {
+    shape.back() = 2 * norm->groups;
+  } else {
+    return {};
+  }
+  const DType wide = forward.tensor(node.output()).dtype == DType::FP64 ? DType::FP64 : DType::FP32;
+  return TensorInfo{"", std::move(shape), wide, Storage::Activations, {}};
+}
+
+}  // namespace kvcast

@@ -1,0 +1,276 @@
+#include "model/gradient/gradient.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "model/base/error.h"
+#include "model/base/words.h"
+#include "model/gradient/adjoints.h"
+
+namespace kvcast {
+namespace {
+
+constexpr Words<Recompute, 3> recompute_words = {
+    {{Recompute::None, "none"}, {Recompute::Selective, "selective"}, {Recompute::Full, "full"}}};
+
+bool is_loss(const Op& op) { return is_any<CrossEntropy, MeanAbsoluteError>(op); }
+
+/// Rows appended to a cache without any.
+bool fills_empty_cache(const Graph& graph, const Node& node) {
+  return is_any<CacheAppend, JoinRows>(node.op) && graph.tensor(node.inputs[0]).shape[1].is_zero();
+}
+
+/// Queries by keys: a product of two lengths that are no constants.
+bool grows_with_square(const TensorInfo& t) {
+  const Count pairs = t.elements();
+  return std::any_of(pairs.terms().begin(), pairs.terms().end(), [](const Count::Term& term) {
+    const auto factors = term.monomial.factors();
+    return std::count(factors.begin(), factors.end(), symbol::prompt_len.id) > 1;
+  });
+}
+
+class Differentiation final : public Backward {
+ public:
+  Differentiation(const Graph& forward, const GradientOptions& options)
+      : forward_(forward),
+        options_(options),
+        at_(forward.tensors().size()),
+        again_(forward.tensors().size()),
+        saved_(forward.nodes().size()),
+        active_(forward.tensors().size(), false),
+        needed_(forward.nodes().size(), false),
+        layers_read_(forward.tensors().size()),
+        gradients_(forward.tensors().size()) {}
+
+  TrainingPass take() {
+    find_active();
+    find_needed();
+    for (std::size_t n = 0; n < forward_.nodes().size(); ++n) {
+      if (needed_[n]) copy(n);
+    }
+    const auto forward_nodes = static_cast<std::uint32_t>(graph_.nodes().size());
+    for (std::size_t n = forward_.nodes().size(); n-- > 0;) {
+      if (needed_[n]) go_back(n);
+    }
+    for (const auto& [weight, gradient] : of_weights_) graph_.mark_output(gradient);
+    return {std::move(graph_), {forward_nodes}};
+  }
+
+  bool is_active(TensorId id) const override { return active_[id.index]; }
+  const TensorInfo& info(TensorId id) const override { return forward_.tensor(id); }
+  const TensorInfo& gradient_info(TensorId id) const override { return graph_.tensor(id); }
+
+  TensorId value(TensorId id) override {
+    const TensorInfo& t = forward_.tensor(id);
+    if (!t.producer || is_kept(id)) return *at_[id.index];
+    return computed_again(id);
+  }
+  TensorId saved() override {
+    const TensorId output = forward_.nodes()[current_].output();
+    if (!is_kept(output)) computed_again(output);
+    return *saved_[current_];
+  }
+
+  TensorId add(Op op, std::string_view what, std::vector<TensorId> inputs, TensorId like) override {
+    return add(std::move(op), what, std::move(inputs), std::vector<TensorId>{like}).front();
+  }
+  std::vector<TensorId> add(Op op, std::string_view what, std::vector<TensorId> inputs,
+                            std::vector<TensorId> like) override {
+    std::vector<TensorInfo> results;
+    for (const TensorId id : like) {
+      const TensorInfo& t = forward_.tensor(id);
+      results.push_back({"", t.shape, t.dtype, Storage::Activations, {}});
+    }
+    return graph_.add_node(node(std::move(op), what, std::move(inputs)), std::move(results));
+  }
+
+  void contribute(TensorId id, TensorId gradient) override {
+    if (forward_.tensor(id).storage == Storage::Weights) {
+      return accumulate(id, SumRepeats{}, "sum", {gradient});
+    }
+    gradients_[id.index].push_back(gradient);
+  }
+
+  void accumulate(TensorId weight, Op op, std::string_view what,
+                  std::vector<TensorId> inputs) override {
+    const TensorInfo& t = forward_.tensor(weight);
+    TensorInfo gradient{t.name, t.shape, options_.weight_gradients, Storage::Gradients, {},
+                        0,      t.part};
+    const auto before = of_weights_.find(weight);
+    if (before != of_weights_.end()) {
+      inputs.push_back(before->second);
+    } else if (options_.accumulates) {
+      inputs.push_back(graph_.add_tensor(gradient));
+    }
+    of_weights_[weight] =
+        graph_.add_node(node(std::move(op), what, std::move(inputs)), std::move(gradient));
+  }
+
+ private:
+  Node node(Op op, std::string_view what, std::vector<TensorId> inputs) const {
+    const Node& of = forward_.nodes()[current_];
+    return {std::move(op), std::move(inputs), {}, of.label + "_" + std::string(what),
+            of.phase,      of.layer};
+  }
+
+  void find_active() {
+    for (std::size_t i = 0; i < active_.size(); ++i) {
+      const TensorInfo& t = forward_.tensors()[i];
+      if (t.storage != Storage::Weights) continue;
+      active_[i] = !options_.trains || options_.trains(t.name);
+    }
+    for (const Node& n : forward_.nodes()) {
+      const bool any = std::any_of(n.inputs.begin(), n.inputs.end(),
+                                   [&](TensorId id) { return active_[id.index]; });
+      for (const TensorId id : n.outputs) active_[id.index] = any;
+    }
+  }
+
+  /// Nodes that lead to a loss.
+  void find_needed() {
+    std::vector<bool> read(forward_.tensors().size(), false);
+    for (std::size_t n = forward_.nodes().size(); n-- > 0;) {
+      const Node& node = forward_.nodes()[n];
+      needed_[n] = is_loss(node.op) || std::any_of(node.outputs.begin(), node.outputs.end(),
+                                                   [&](TensorId id) { return read[id.index]; });
+      if (!needed_[n]) continue;
+      const std::size_t first = fills_empty_cache(forward_, node) ? 1 : 0;
+      for (std::size_t i = first; i < node.inputs.size(); ++i) read[node.inputs[i].index] = true;
+      for (const TensorId id : node.inputs) layers_read_[id.index].push_back(node.layer);
+    }
+  }
+
+  /// The forward tensor in the graph.
+  TensorId placed(TensorId id) {
+    std::optional<TensorId>& at = at_[id.index];
+    if (!at) {
+      KVCAST_ASSERT(!forward_.tensor(id).producer);
+      at = graph_.add_tensor(forward_.tensor(id));
+    }
+    return *at;
+  }
+
+  /// The node again, its inputs from `place`; results are noted by `set`.
+  template <typename Place, typename Set>
+  void replay(std::size_t n, bool saves, Place place, Set set) {
+    Node node = forward_.nodes()[n];
+    std::vector<TensorInfo> results;
+    for (const TensorId id : node.outputs) results.push_back(forward_.tensor(id));
+    std::vector<TensorId> outputs = std::move(node.outputs);
+    node.outputs.clear();
+    std::optional<TensorInfo> saved;
+    if (saves && active_[outputs.front().index]) saved = saved_result(forward_, node);
+    if (saved) results.push_back(*saved);
+    for (TensorId& id : node.inputs) id = place(id);
+    const std::vector<TensorId> made = graph_.add_node(std::move(node), std::move(results));
+    for (std::size_t i = 0; i < outputs.size(); ++i) set(outputs[i], made[i]);
+    if (saved) saved_[n] = made.back();
+  }
+
+  void copy(std::size_t n) {
+    const Node& node = forward_.nodes()[n];
+    if (fills_empty_cache(forward_, node)) {
+      at_[node.output().index] = placed(node.inputs[1]);
+      return;
+    }
+    replay(
+        n, is_kept(node.output()), [&](TensorId id) { return placed(id); },
+        [&](TensorId id, TensorId made) { at_[id.index] = made; });
+  }
+
+  void go_back(std::size_t n) {
+    const Node& node = forward_.nodes()[n];
+    current_ = n;
+    if (is_loss(node.op)) {
+      if (is_active(node.inputs[0])) contribute(node.inputs[0], *at_[node.output().index]);
+      graph_.mark_output(*at_[node.outputs[1].index]);
+      return;
+    }
+    if (!is_active(node.output()) || gradients_[node.output().index].empty()) return;
+    const TensorId g = sum_of(node.output());
+    if (fills_empty_cache(forward_, node)) return contribute(node.inputs[1], g);
+    record_adjoint(*this, node, g);
+  }
+
+  /// Of all readers, the last one's first.
+  TensorId sum_of(TensorId id) {
+    const std::vector<TensorId>& all = gradients_[id.index];
+    TensorId sum = all.front();
+    for (std::size_t i = 1; i < all.size(); ++i) {
+      sum = add(Elementwise{Function::Add}, "sum", {sum, all[i]}, id);
+    }
+    return sum;
+  }
+
+  bool is_kept(TensorId id) const {
+    const NodeId producer = *forward_.tensor(id).producer;
+    const int layer = forward_.node(producer).layer;
+    switch (options_.recompute) {
+      case Recompute::None: return true;
+      case Recompute::Selective: return !grows_with_square(forward_.tensor(id));
+      case Recompute::Full: {
+        if (layer == no_layer) return true;
+        const std::vector<int>& readers = layers_read_[id.index];
+        return std::any_of(readers.begin(), readers.end(), [&](int l) { return l != layer; });
+      }
+    }
+    return true;
+  }
+
+  TensorId computed_again(TensorId id) {
+    std::optional<TensorId>& again = again_[id.index];
+    if (again) return *again;
+    const std::size_t n = forward_.tensor(id).producer->index;
+    if (options_.recompute == Recompute::Full) {
+      replay_layer(forward_.nodes()[n].layer);
+    } else {
+      replay_node(n);
+    }
+    return *again_[id.index];
+  }
+
+  void replay_node(std::size_t n) {
+    const Node& node = forward_.nodes()[n];
+    const auto place = [&](TensorId id) { return value(id); };
+    const auto set = [&](TensorId id, TensorId made) { again_[id.index] = made; };
+    if (fills_empty_cache(forward_, node)) return set(node.output(), value(node.inputs[1]));
+    replay(n, true, place, set);
+  }
+
+  /// All of a layer, as frameworks do, its last product too, which nothing reads.
+  void replay_layer(int layer) {
+    for (std::size_t n = 0; n < forward_.nodes().size(); ++n) {
+      if (needed_[n] && forward_.nodes()[n].layer == layer) replay_node(n);
+    }
+  }
+
+  const Graph& forward_;
+  const GradientOptions& options_;
+  Graph graph_;
+  std::vector<std::optional<TensorId>> at_;       ///< by forward tensor
+  std::vector<std::optional<TensorId>> again_;    ///< the same, computed again
+  std::vector<std::optional<TensorId>> saved_;    ///< second results, by forward node
+  std::vector<bool> active_;                      ///< by forward tensor
+  std::vector<bool> needed_;                      ///< by forward node
+  std::vector<std::vector<int>> layers_read_;     ///< by forward tensor: the layers of its readers
+  std::vector<std::vector<TensorId>> gradients_;  ///< by forward tensor, in order
+  std::map<TensorId, TensorId> of_weights_;
+  std::size_t current_ = 0;  ///< the forward node whose adjoint is recorded
+};
+
+}  // namespace
+
+Recompute parse_recompute(std::string_view word) {
+  return parse_word(word, "recomputation", recompute_words);
+}
+
+std::string_view name(Recompute recompute) { return word_for(recompute, recompute_words); }
+
+TrainingPass with_gradients(const Graph& forward, const GradientOptions& options) {
+  return Differentiation(forward, options).take();
+}
+
+}  // namespace kvcast

@@ -1,0 +1,192 @@
+/// The operators that training adds to those of forward passes: adjoints, losses, the update.
+///
+/// An adjoint takes the gradient g of an operator's result, and what the operator has saved, to the
+/// gradient of one or more of its operands. Where an operator's adjoint is an operator of forward
+/// passes, that one is recorded (model/gradient/adjoints.cpp).
+///
+/// Gradients of weights are summed over the passes of a step: `so far`, an optional last input, is
+/// the sum before the pass, in whose place the result lies. Results that start from it do no more
+/// additions than those that start from 0.
+#pragma once
+
+#include <cstdint>
+
+#include "model/graph/forward_op.h"
+
+namespace kvcast {
+
+/// The gradient of the weight of a Linear or HeadLinear: W̄_i = Σ_rows Σ_{heads h of block i}
+/// a_h·b_hᵀ.  Inputs: a [..., H·out], b [..., H·in], so far; output [G·out, in]. a is g and b the
+/// operator's x, or the other way round for a transposed HeadLinear.
+/// Work: 2·rows·H·out·in FLOPs.
+struct WeightGradient {
+  static constexpr OpTraits traits{"weight_gradient", RateClass::Matrix};
+  std::uint64_t num_heads = 1;   ///< H
+  std::uint64_t num_blocks = 1;  ///< G
+  bool operator==(const WeightGradient&) const = default;
+};
+
+/// x summed over what an Elementwise repeats of its second operand y, whose shape the output has;
+/// of a bias: over the rows.  Inputs: x, so far.  Work: 1 FLOP an element of x.
+struct SumRepeats {
+  static constexpr OpTraits traits{"sum_repeats", RateClass::Vector};
+};
+
+/// x summed over the `repeats` copies of each head that RepeatHeads has made: [batch, rows,
+/// G·repeats·hd] -> [batch, rows, G·hd].  Work: 1 FLOP an element of x.
+struct SumHeads {
+  static constexpr OpTraits traits{"sum_heads", RateClass::Vector};
+  std::uint64_t repeats = 1;
+  std::uint64_t head_dim = 0;
+  bool operator==(const SumHeads&) const = default;
+};
+
+/// y[..., i] = x/n for each of n features: [..., 1] -> [..., n].  Work: 1 FLOP an element of y.
+struct SpreadMean {
+  static constexpr OpTraits traits{"spread_mean", RateClass::Vector};
+};
+
+/// out[b,j,g] = Σ_{heads h of g} Σ_i s[b,h,i,j]·q[b,i,h], all pairs: the gradients of keys (from
+/// those of scores, and queries) and of values (from probabilities, and g).
+/// Inputs: s [batch, H, queries, keys], q [batch, queries, H·hd]; output [batch, keys, G·hd].
+/// Work: 2·hd FLOPs an element of s.
+struct TransposedValues {
+  static constexpr OpTraits traits{"transposed_values", RateClass::BatchedMatrix};
+  Heads heads;
+  bool operator==(const TransposedValues&) const = default;
+};
+
+/// The gradients of a TiledAttention's q, k and v, from probabilities p = exp(s - l) that are
+/// computed again, l the logarithm of their sum, which the attention has saved as its second result
+/// [batch, queries, H]. With δ = Σ g∘o of a row: v̄ += pᵀg; s̄ = p∘(g·vᵀ - δ), through a soft cap and
+/// the scale; q̄ = s̄·k; k̄ += s̄ᵀ·q.
+/// Inputs: g and o [batch, queries, H·vd], l, q, k, v, optionally the bias as in TiledAttention,
+/// which has no gradient here. Outputs: q̄, k̄, v̄; where values are keys, q̄ and the sum of the
+/// others. Work per visible pair and head: 6·hd + 4·vd FLOPs for five products, 4 for p and s̄; 2
+/// for a scale other than 1, 6 for a soft cap, 1 for a bias; 2 an element of o. All inputs but the
+/// bias are read once, keys and values as in TiledAttention. Source: Dao 2023 (arXiv:2307.08691),
+/// algorithm 2.
+struct TiledAttentionGradient {
+  static constexpr OpTraits traits{"tiled_attention_gradient", RateClass::TiledAttention};
+  TiledAttention forward;
+  bool operator==(const TiledAttentionGradient&) const = default;
+};
+
+/// x̄ = f'·g of a function of one operand.  Inputs: what was saved, y for InverseRoot, SoftCap, Relu
+/// and Sigmoid, otherwise x; and g. Output: x̄, in the shape of x.
+/// Work: see gradient_flops_per_element().
+struct ElementwiseGradient {
+  static constexpr OpTraits traits{"elementwise_gradient", RateClass::Vector};
+  Function function = Function::Copy;
+  double parameter = 0;
+  bool operator==(const ElementwiseGradient&) const = default;
+};
+/// Whether the adjoint needs the function's result, not its operand.
+bool saves_result(Function function);
+/// Of ElementwiseGradient. Functions without one, such as Add, assert.
+std::uint64_t gradient_flops_per_element(Function function);
+
+/// ā = g∘c∘f'(a), c̄ = g∘f(a) of y = f(a)·c.  Inputs: a, c, g; outputs: ā, c̄.
+/// Work per element: that of f and of its gradient, and 2.
+struct GatedActivationGradient {
+  static constexpr OpTraits traits{"gated_activation_gradient", RateClass::Vector};
+  GatedActivation forward;
+  bool operator==(const GatedActivationGradient&) const = default;
+};
+
+/// x̄ = p∘(g - Σ g∘p) of each row.  Inputs: p, g.  Work: 4 FLOPs an element.
+struct SoftmaxGradient {
+  static constexpr OpTraits traits{"softmax_gradient", RateClass::Vector};
+};
+
+/// x̄ of an RmsNorm: with n = x·r, u = g∘w: r·(u - n·mean(u∘n)).
+/// Inputs: g, x, r [..., groups], which the norm has saved as its second result, optionally w.
+/// Work: 6 FLOPs an element, 1 more with w, and 1 a mean; 1 an element of a w that is 1 + w.
+struct RmsNormGradient {
+  static constexpr OpTraits traits{"rms_norm_gradient", RateClass::Vector};
+  RmsNorm forward;
+  bool operator==(const RmsNormGradient&) const = default;
+};
+
+/// x̄ of a LayerNorm: with n = (x - mean)·r, u = g∘w: r·(u - mean(u) - n·mean(u∘n)).
+/// Inputs: g, x, [mean, r] of each group [..., 2·groups], the norm's second result, optionally w.
+/// Work: 9 FLOPs an element, 1 more with w, and 2 a group.
+struct LayerNormGradient {
+  static constexpr OpTraits traits{"layer_norm_gradient", RateClass::Vector};
+  LayerNorm forward;
+  bool operator==(const LayerNormGradient&) const = default;
+};
+
+/// w̄ = Σ g∘n over the rows and the groups that share w, n as above: `centers` of a LayerNorm.
+/// Inputs: g, x, what the norm has saved, so far; output: w's shape.
+/// Work: 3 FLOPs an element, 1 more if it centers.
+struct NormWeightGradient {
+  static constexpr OpTraits traits{"norm_weight_gradient", RateClass::Vector};
+  bool centers = false;
+  std::uint64_t groups = 1;
+  bool operator==(const NormWeightGradient&) const = default;
+};
+
+/// The gradient of an embedding's table: row ids[b,t] is the sum of all such rows of g, other rows
+/// are 0.  Inputs: g [batch, tokens, features], ids [batch, tokens], so far; output [rows,
+/// features].  Work: 1 FLOP an element of g; rows of g are added to rows that are read and written,
+/// and without `so far` the output is cleared before.
+struct ScatterAdd {
+  static constexpr OpTraits traits{"scatter_add", RateClass::Vector};
+};
+
+/// loss = weight·scale·Σ (lse - x[target] + z·lse²) over rows with a target, lse the logarithm of
+/// the row's Σ exp(x); and its gradient weight·scale·(softmax(x)·(1 + 2·z·lse) - [v = target]).
+/// Rows whose target is below 0 count nothing, and their gradient is 0.
+/// Inputs: x [..., vocabulary], targets [...], scale [1] (one over the targets of a whole step);
+/// outputs: the gradient of x, and the loss [1].
+/// Work: 6 FLOPs an element of x and 5 a row, 6 more with a z; 1.
+struct CrossEntropy {
+  static constexpr OpTraits traits{"cross_entropy", RateClass::Vector};
+  double weight = 1;
+  double z = 0;  ///< of the z-loss; 0: none
+  bool operator==(const CrossEntropy&) const = default;
+};
+
+/// loss = c·Σ |x - y|, c = weight·scale/features, and its gradient for x, c·sign(x - y), 0 at 0.
+/// Inputs: x and y [..., features], scale [1] (one over the rows of a whole step); outputs: the
+/// gradient of x, and the loss [1].  Work: 4 FLOPs an element, and 3.
+struct MeanAbsoluteError {
+  static constexpr OpTraits traits{"mean_absolute_error", RateClass::Vector};
+  double weight = 1;
+  bool operator==(const MeanAbsoluteError&) const = default;
+};
+
+/// Σ x².  Inputs: x; output [1].  Work: 2 FLOPs an element.
+struct SumOfSquares {
+  static constexpr OpTraits traits{"sum_of_squares", RateClass::Vector};
+};
+
+/// A step of AdamW: with c·g the clipped gradient,  m ← β₁m + (1-β₁)cg,  v ← β₂v + (1-β₂)(cg)²,
+/// w ← (1 - lr·decay)·w - lr·m̂/(√v̂ + eps), m̂ and v̂ without their bias towards 0.
+/// Inputs: w, g, m, v, and [lr, 1/(1-β₁^t), 1/(1-β₂^t), c]; outputs, in the inputs' places: w, m,
+/// v; and, of weights that are also kept in a narrower type, w in that. Work: 16 FLOPs an element,
+/// 1 more with a decay. Source: Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2.
+struct AdamW {
+  static constexpr OpTraits traits{"adamw", RateClass::Vector};
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool operator==(const AdamW&) const = default;
+};
+
+/// The operators of this header.
+template <typename O>
+inline constexpr bool is_training =
+    std::is_same_v<O, WeightGradient> || std::is_same_v<O, SumRepeats> ||
+    std::is_same_v<O, SumHeads> || std::is_same_v<O, SpreadMean> ||
+    std::is_same_v<O, TransposedValues> || std::is_same_v<O, TiledAttentionGradient> ||
+    std::is_same_v<O, ElementwiseGradient> || std::is_same_v<O, GatedActivationGradient> ||
+    std::is_same_v<O, SoftmaxGradient> || std::is_same_v<O, RmsNormGradient> ||
+    std::is_same_v<O, LayerNormGradient> || std::is_same_v<O, NormWeightGradient> ||
+    std::is_same_v<O, ScatterAdd> || std::is_same_v<O, CrossEntropy> ||
+    std::is_same_v<O, MeanAbsoluteError> || std::is_same_v<O, SumOfSquares> ||
+    std::is_same_v<O, AdamW>;
+
+}  // namespace kvcast

@@ -1,0 +1,69 @@
+/// A step of training: passes of micro-batches, forward and back, and the optimiser's update.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/gradient/gradient.h"
+#include "model/record/recording.h"
+
+namespace kvcast {
+
+struct TrainingOptions {
+  Recompute recompute = Recompute::None;
+  /// Of the weights' gradients; absent: that of the weights.
+  std::optional<DType> gradients = {};
+  AdamW optimizer = {.weight_decay = 0.1};  ///< vectors (biases, norms) do not decay
+  double z_loss = 0;
+  /// Of each micro-batch's gradient; the group sums it. Size 1: one device.
+  RankGroup replicas = {};
+  std::function<bool(const std::string& weight)> trains = nullptr;  ///< null: all
+};
+
+/// Symbols: `batch` sequences of a micro-batch, `prompt_len` tokens of each.
+struct TrainingRecording {
+  Symbols symbols;
+  TrainingPass first;  ///< of the step: gradients start at 0
+  TrainingPass next;   ///< the others, whose gradients are added
+  /// The sum over replicas, the gradient's norm, and AdamW on every trained weight.
+  Graph update;
+  std::uint64_t parameters = 0;
+  std::uint64_t trained_parameters = 0;
+  /// Of the tokens' embedding, in which nothing is multiplied; 0 where the head shares it.
+  std::uint64_t embedding_parameters = 0;
+  /// FLOPs of a micro-batch's products, those with weights and those of attention, in which
+  /// utilisation is counted: those that run, and without what is only computed again.
+  Count hardware_flops;
+  Count model_flops;
+  // Of all weights and of what is trained:
+  Count weight_bytes;
+  Count gradient_bytes;
+  Count optimizer_bytes;
+};
+
+/// Names of inputs beside the forward pass's own: token ids [batch, tokens], below 0: none; and one
+/// over the number of targets of a step.
+inline constexpr std::string_view targets_name = "targets";
+inline constexpr std::string_view target_share_name = "target_share";
+
+/// Next-token prediction on whole sequences. Throws Error for methods without training, for models
+/// with an operator without an adjoint, and for encoder-decoder models.
+TrainingRecording record_training(const Architecture& configured,
+                                  const std::vector<MethodSpec>& methods, const Lowering& lowering,
+                                  const TrainingOptions& options = {});
+
+/// Bytes of activations at the given sizes: the most that live at once, and those that live between
+/// the forward pass and the way back. An operator's result takes the place of an operand that
+/// nothing reads after it, where the kernels work in place.
+struct ActivationBytes {
+  std::uint64_t peak = 0;
+  std::uint64_t saved = 0;
+};
+ActivationBytes activation_bytes(const TrainingPass& pass, std::span<const std::uint64_t> symbols);
+
+}  // namespace kvcast
