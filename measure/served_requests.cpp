@@ -10,7 +10,6 @@
 namespace kvcast::measure {
 namespace {
 
-using simulate::Random;
 using simulate::ServingRequest;
 
 constexpr std::uint64_t seed = 1;

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "model/base/error.h"
-#include "simulate/random.h"
+#include "model/base/random.h"
 
 namespace kvcast::measure {
 
@@ -18,7 +18,7 @@ std::vector<TokenId> prompt_of(const simulate::ServingRequest& r, std::uint64_t 
     // Past its ids a prompt has tokens of its own.
     const std::uint64_t block = block_tokens > 0 ? prompt.size() / block_tokens : 0;
     const bool shared = block_tokens > 0 && block < r.blocks.size();
-    simulate::Random random(shared ? r.blocks[block] : r.id, shared ? 1 : 2 + block);
+    Random random(shared ? r.blocks[block] : r.id, shared ? 1 : 2 + block);
     const std::uint64_t end =
         block_tokens > 0 ? std::min((block + 1) * block_tokens, r.prompt_tokens) : r.prompt_tokens;
     while (prompt.size() < end) {

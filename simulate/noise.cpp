@@ -11,8 +11,8 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "model/base/random.h"
 #include "simulate/parallel_for.h"
-#include "simulate/random.h"
 
 namespace kvcast::simulate {
 namespace {

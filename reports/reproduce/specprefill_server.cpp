@@ -7,11 +7,11 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "model/base/random.h"
 #include "model/io/files/csv_table.h"
 #include "model/record/recording.h"
 #include "reports/reproduce/reproduce.h"
 #include "roofline/server_step.h"
-#include "simulate/random.h"
 #include "simulate/serving/model_server.h"
 
 namespace kvcast::reports {
@@ -59,7 +59,7 @@ void set_arrivals(std::vector<ServingRequest>& requests, double gap_s) {
 
 /// The same order on every machine.
 void shuffle(std::vector<ServingRequest>& requests, std::uint64_t seed) {
-  simulate::Random random(seed, 0);
+  Random random(seed, 0);
   for (std::size_t i = requests.size(); i > 1; --i) {
     std::swap(requests[i - 1], requests[random.below(static_cast<std::uint32_t>(i))]);
   }

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "simulate/random.h"
+#include "model/base/random.h"
 #include "simulate/serving/requests.h"
 
 namespace kvcast::simulate {

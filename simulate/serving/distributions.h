@@ -2,7 +2,7 @@
 /// the C library whose rounding may differ.
 #pragma once
 
-#include "simulate/random.h"
+#include "model/base/random.h"
 
 namespace kvcast::simulate {
 

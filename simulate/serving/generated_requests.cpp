@@ -11,9 +11,9 @@
 
 #include "model/base/error.h"
 #include "model/base/quantity.h"
+#include "model/base/random.h"
 #include "model/base/words.h"
 #include "model/io/files/number_text.h"
-#include "simulate/random.h"
 #include "simulate/serving/distributions.h"
 #include "simulate/serving/line_reader.h"
 #include "simulate/serving/option_text.h"

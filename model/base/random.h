@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace kvcast::simulate {
+namespace kvcast {
 
 /// SplitMix64 (Steele, Lea, Flood 2014). What is drawn from it is computed here too, since the
 /// distributions of the standard library differ between platforms.
@@ -31,4 +31,4 @@ class Random {
   std::uint64_t state_;
 };
 
-}  // namespace kvcast::simulate
+}  // namespace kvcast
