@@ -34,10 +34,12 @@ BandwidthClass bandwidth_class(RateClass runs_on, const Graph& graph, const Node
     return reads_narrow_weight(graph, node, lowering) ? BandwidthClass::QuantizedProduct
                                                       : BandwidthClass::Product;
   }
-  if (std::holds_alternative<Softmax>(op)) return BandwidthClass::Softmax;
+  if (is_any<Softmax, SoftmaxGradient>(op)) return BandwidthClass::Softmax;
   const bool eager = lowering.elementwise == Kernels::Eager || lowering.attention == Kernels::Eager;
-  return eager && is_any<Elementwise, RowMean, RotateHalf>(op) ? BandwidthClass::Elementwise
-                                                               : BandwidthClass::Memory;
+  return eager && is_any<Elementwise, RowMean, RotateHalf, ElementwiseGradient, SumRepeats, SumHeads,
+                         SpreadMean>(op)
+             ? BandwidthClass::Elementwise
+             : BandwidthClass::Memory;
 }
 
 Broadcast broadcast_of(const Graph& graph, const Node& node) {
@@ -85,7 +87,7 @@ bool has_exponential(Function f) {
 
 /// The operators that have OpCost::intermediate_bytes, whose time is that of moving numbers.
 bool moves_intermediates(const Node& node, BandwidthClass moves_at, const Lowering& lowering) {
-  if (is_any<AttentionScores, AttentionValues>(node.op)) {
+  if (is_any<AttentionScores, AttentionValues, TransposedValues>(node.op)) {
     return lowering.attention == Kernels::Eager;
   }
   const auto* elementwise = std::get_if<Elementwise>(&node.op);
@@ -106,9 +108,12 @@ Count length_of(const Graph& graph, const Node& node) {
     return graph.tensor(node.output()).rows() * experts->num_experts_per_tok * experts->layers;
   }
   if (rate_class(graph, node) == RateClass::Matrix) {
-    return graph.tensor(node.output()).rows();
+    // Of a weight's gradient too, whose rows are summed over.
+    return graph.tensor(is_any<WeightGradient>(node.op) ? node.inputs[0] : node.output()).rows();
   }
-  if (const auto* attention = std::get_if<TiledAttention>(&node.op)) {
+  const auto* attention = std::get_if<TiledAttention>(&node.op);
+  if (const auto* back = std::get_if<TiledAttentionGradient>(&node.op)) attention = &back->forward;
+  if (attention != nullptr) {
     const bool as_measured = attention->mask.causal && attention->mask.window == 0 &&
                              !is_one_and_more(graph.tensor(node.inputs[0]).shape[1]);
     return as_measured ? attention->visible_keys : Count();

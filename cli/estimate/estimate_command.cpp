@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cli/estimate/estimate_parts.h"
+#include "cli/estimate/estimate_training.h"
 #include "cli/frame/request_options.h"
 #include "cli/frame/result.h"
 #include "cli/simulate/parallel_options.h"
@@ -16,7 +18,6 @@
 #include "model/base/error.h"
 #include "model/base/quantity.h"
 #include "reports/plot/study_plots.h"
-#include "roofline/hardware_writer.h"
 #include "roofline/interconnect.h"
 #include "search/placed_estimator.h"
 
@@ -35,22 +36,12 @@ using search::PlacedPrefill;
 struct Options {
   RequestOptions request;
   LinkFlags link;
+  TrainingFlags training;
   std::string plot;
   std::string validation;
   bool json = false;
   bool breakdown = false;
 };
-
-std::string_view kernels_name(Kernels k) { return k == Kernels::Eager ? "eager" : "tiled"; }
-
-/// Whole counts print as integers.
-ordered_json count_json(double value) {
-  if (value >= 0 && value < 9007199254740992.0 &&
-      value == static_cast<double>(static_cast<std::uint64_t>(value))) {
-    return static_cast<std::uint64_t>(value);
-  }
-  return value;
-}
 
 ordered_json input_json(const Configuration& c, const DesignPoint& p) {
   return {{"model", c.architecture.name},
@@ -84,48 +75,6 @@ std::vector<std::pair<std::string, double>> parts_of(const Estimate& e) {
     }
   }
   return parts;
-}
-
-ordered_json factor_json(const roofline::UsedFactor& f) {
-  ordered_json j{{"name", f.name},
-                 {"peak", f.peak},
-                 {"factor", f.factor},
-                 {"source", f.source},
-                 {"reference", f.reference}};
-  if (!f.by_length.empty()) j["by_length"] = roofline::by_length_json(f.by_length);
-  return j;
-}
-
-/// The kinds of source that the estimate rests on, each once.
-std::vector<std::string> rests_on(const std::vector<roofline::UsedFactor>& factors) {
-  std::vector<std::string> kinds;
-  for (const char* kind : {"datasheet", "measured", "fitted"}) {
-    const bool used = std::any_of(factors.begin(), factors.end(),
-                                  [&](const auto& factor) { return factor.source == kind; });
-    if (used) kinds.emplace_back(kind);
-  }
-  return kinds;
-}
-
-ordered_json operator_json(const BreakdownRow& r) {
-  const auto count = static_cast<double>(r.count);
-  const auto all = [&](std::uint64_t of_one) {
-    return count_json(count * static_cast<double>(of_one));
-  };
-  return {{"pass", r.pass},
-          {"phase", r.group.phase},
-          {"label", r.group.label},
-          {"operator", r.group.op},
-          {"count", r.count},
-          {"flops", all(r.time.flops.count)},
-          {"bytes", all(r.time.bytes.count)},
-          {"bytes_read_again", all(r.time.bytes_reread.count)},
-          {"bytes_spared", all(r.time.bytes_hit_on_chip.count)},
-          {"bytes_on_chip", all(r.time.bytes_on_chip.count)},
-          {"compute_s", count * r.time.compute.value},
-          {"memory_s", count * r.time.memory.value},
-          {"seconds", r.total.value},
-          {"bound", roofline::name(r.time.bound)}};
 }
 
 /// The factors of a device and, if there are several devices, of the link between them.
@@ -366,17 +315,11 @@ const std::vector<Column> device_columns{{"device", "device"},
                                          {"waiting", "waiting_s", in_seconds},
                                          {"transfer", "transfer_s", in_seconds},
                                          {"finish", "finish_s", in_seconds}};
-const std::vector<Column> operator_columns{{"pass", "pass"},
-                                           {"phase", "phase"},
-                                           {"label", "label"},
-                                           {"operator", "operator"},
-                                           {"count", "count"},
-                                           {"GFLOP", "flops", in("{:.3f}", 1e-9)},
-                                           {"MB", "bytes", in("{:.3f}", 1e-6)},
-                                           {"ms", "seconds", in("{:.4f}", 1e3)},
-                                           {"bound", "bound"}};
-
 void run(const Options& o, const Globals& globals) {
+  o.training.check();
+  if (o.training.train) {
+    return estimate_training(o.request, o.training, {o.json, o.breakdown}, globals);
+  }
   const Configuration c = parse_configuration(o.request, globals.catalog());
   const DesignPoint p = parse_sizes(o.request, c.architecture);
   const PlacedEstimator estimator = make_estimator(o, c);
@@ -420,11 +363,14 @@ void add_estimate(Command app, const Globals& globals) {
       "  kvcast estimate --model llama-7b --hardware a100-80gb --method "
       "kvr:p=4,partition=search --prompt-len 16k --breakdown\n"
       "  kvcast estimate --model whisper-large-v3 --hardware h100-sxm --encoder-tokens 1500 "
-      "--json");
+      "--json\n"
+      "  kvcast estimate --train --model llama-7b --hardware a100-80gb --dtype bf16 --seq-len 2k "
+      "--batch 4 --recompute full");
   const auto options = std::make_shared<Options>();
   options->request.add_to(command);
   command.add("--json", options->json);
   options->link.add_to(command);
+  options->training.add_to(command);
   command.add("--plot", options->plot, "draw the roofline of the device with every operator");
   command.add("--validation FILE|FOLDER", options->validation,
               "stored validations for the error bounds, in addition to the catalog's");

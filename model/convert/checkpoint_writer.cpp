@@ -138,7 +138,7 @@ std::vector<std::string> CheckpointWriter::copy_tokenizer(const fs::path& from) 
   return copied_;
 }
 
-void CheckpointWriter::commit() {
+void CheckpointWriter::commit(const std::function<void(const fs::path& here)>& beside) {
   KVCAST_ASSERT(tensor_ == tensors_.size());
   if (::fsync(descriptor_) != 0) fail(errno);
   if (temporary_.empty()) make_temporary();
@@ -156,6 +156,7 @@ void CheckpointWriter::commit() {
     std::error_code ec;
     if (!fs::copy_file(tokenizer_ / file, temporary_ / file, ec)) fail(ec.value());
   }
+  if (beside) beside(temporary_);
   // Takes the place of an empty folder; anything else that has come there in between stays.
   if (::rename(temporary_.c_str(), folder_.c_str()) != 0) fail(errno);
   temporary_.clear();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,8 +32,9 @@ class CheckpointWriter {
   void write(std::span<const double> numbers);
   /// Copies the tokenizer's files from a folder. Returns their names.
   std::vector<std::string> copy_tokenizer(const std::filesystem::path& from);
-  /// Moves the folder to its name in one step. All tensors must be written.
-  void commit();
+  /// Moves the folder to its name in one step. All tensors must be written. `beside` writes further
+  /// files into the folder that it is given.
+  void commit(const std::function<void(const std::filesystem::path& here)>& beside = nullptr);
 
  private:
   void make_temporary();

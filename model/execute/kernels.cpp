@@ -9,6 +9,7 @@
 #include "model/execute/block_product.h"
 #include "model/execute/matrix.h"
 #include "model/execute/parallel_rows.h"
+#include "model/execute/plain_loops.h"
 #include "model/execute/positions.h"
 #include "model/execute/row_loops.h"
 #include "model/execute/shared_operators.h"

@@ -22,7 +22,8 @@ using Op = std::variant<
     CausalConv, StateScan, RelativePositionBias, AlibiBias, CausalMask, WeightGradient, SumRepeats,
     SumHeads, SpreadMean, TransposedValues, TiledAttentionGradient, ElementwiseGradient,
     GatedActivationGradient, SoftmaxGradient, RmsNormGradient, LayerNormGradient,
-    NormWeightGradient, ScatterAdd, CrossEntropy, MeanAbsoluteError, SumOfSquares, AdamW>;
+    NormWeightGradient, ScatterAdd, CrossEntropy, MeanAbsoluteError, SumOfSquares, ClipFactor,
+    AdamW>;
 
 /// "linear", "tiled_attention", ...; an element-wise operator has its function's name.
 std::string_view name(const Op& op);

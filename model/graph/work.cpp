@@ -365,7 +365,7 @@ class OpWork {
     return w;
   }
   Work operator()(const CrossEntropy& op) const {
-    Work w = traffic(6 * output().elements() + (op.z > 0 ? 11 : 5) * output().rows() + 1);
+    Work w = traffic(5 * output().elements() + (op.z > 0 ? 12 : 6) * output().rows() + 2);
     write_others(w);
     return w;
   }
@@ -375,8 +375,14 @@ class OpWork {
     return w;
   }
   Work operator()(const SumOfSquares&) const { return traffic(2 * input(0).elements()); }
+  Work operator()(const ClipFactor&) const {
+    Work w = traffic(num_inputs() + 3);
+    write_others(w);
+    return w;
+  }
   Work operator()(const AdamW& op) const {
-    Work w = traffic((op.weight_decay > 0 ? 17 : 16) * output().elements());
+    Work w = traffic((op.weight_decay > 0 ? 16 : 15) * output().elements());
+    if (op.weight_decay > 0) w.flops += 2;
     write_others(w);
     return w;
   }

@@ -160,17 +160,19 @@ void apply(const MethodSpec& spec, Plan& plan) {
   Architecture auxiliary = find_auxiliary(spec, plan);
   check_pair(base, auxiliary);
   const LayerMap map = find_map(spec, base, auxiliary);
-  const bool likelihood = word_option(spec, "mode", {"prompt", "likelihood"}) == "likelihood";
+  const std::string mode = word_option(spec, "mode", {"prompt", "likelihood", "training"});
+  const bool likelihood = mode != "prompt";
   // The base reads one token of the prompt: logits of the others are the auxiliary's, as in the
   // released program (apple/corenet, kv_prediction.py: merge_outputs).
-  const bool reads_out = plan.logits == Logits::All && !likelihood;
+  // In training those of all tokens are learned too.
+  const bool reads_out = mode == "training" || (plan.logits == Logits::All && !likelihood);
   if (likelihood) {
-    plan.exclude({{Trait::Latents,
-                   "method kvp: mode=likelihood cannot read the model {model}, which caches "
-                   "latents: its tokens attend to the row that they add themselves"},
-                  {Trait::ChosenTokens,
-                   "method kvp: mode=likelihood cannot be combined with a method that prunes the "
-                   "prompt: dropped tokens have no likelihood"}});
+    plan.exclude({{Trait::Latents, "method kvp: mode=" + mode +
+                                       " cannot read the model {model}, which caches latents: its "
+                                       "tokens attend to the row that they add themselves"},
+                  {Trait::ChosenTokens, "method kvp: mode=" + mode +
+                                            " cannot be combined with a method that prunes the "
+                                            "prompt: dropped tokens have no likelihood"}});
   }
   if (plan.selection) {
     check_prunable(spec.name, auxiliary);
@@ -231,7 +233,8 @@ Method kvp() {
       "kvp",
       MethodKind::Source,
       "auxiliary=MODEL|lp-0.75|lp-0.50|lp-0.25[,predictor=PATH][,map=code|paper]"
-      "[,mode=likelihood]: an auxiliary model reads the prompt; linear maps turn its KV cache into "
+      "[,mode=likelihood|training]: an auxiliary model reads the prompt; linear maps turn its KV "
+      "cache into "
       "the base model's (KV Prediction)",
       {"auxiliary", "predictor", "map", "mode"},
       apply,

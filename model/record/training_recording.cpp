@@ -6,6 +6,7 @@
 
 #include "model/base/error.h"
 #include "model/base/wide_dtype.h"
+#include "model/config/kv_predictor.h"
 #include "model/graph/work.h"
 
 namespace kvcast {
@@ -41,29 +42,164 @@ Count product_flops(const Graph& graph, bool with_recomputed) {
   return sum;
 }
 
-/// The forward pass and its loss.
-Graph record_forward(const Plan& plan, const Lowering& lowering, double z_loss) {
-  Recorder r(plan.symbols, lowering);
-  Pass pass{symbol::batch, symbol::prompt_len,    0,         {},
-            Logits::All,   plan.base_attention(), plan.cross};
-  const Value logits = record_decoder(r, plan.model, pass);
-  Graph graph = r.take();
-  const TensorInfo of_logits = graph.tensor(logits);
-  const DType wide = wide_dtype(of_logits.dtype);
-  TensorId x = logits;
-  const auto node = [](Op op, std::vector<TensorId> inputs, std::string label) {
-    return Node{std::move(op), std::move(inputs), {}, std::move(label), "head", no_layer};
-  };
-  if (wide != of_logits.dtype) {
-    x = graph.add_node(node(Elementwise{Function::Copy}, {x}, "cast_logits"),
-                       result("", of_logits.shape, wide));
+/// Passes one after another in one graph. Weights and inputs of one name are the same, and a cache
+/// that one pass fills is what the next one reads.
+class JoinedPasses {
+ public:
+  /// The pass's tensors, by their index in it.
+  std::vector<TensorId> add(const Graph& pass) {
+    std::vector<std::optional<TensorId>> at(pass.tensors().size());
+    for (std::uint32_t i = 0; i < at.size(); ++i) {
+      const TensorInfo& t = pass.tensors()[i];
+      if (t.producer) continue;
+      const auto known = known_.find({t.storage, t.name});
+      at[i] = known != known_.end() && !t.rows().is_zero() ? known->second : graph_.add_tensor(t);
+      if (t.storage != Storage::KvCache) known_[{t.storage, t.name}] = *at[i];
+    }
+    for (const Node& node : pass.nodes()) {
+      std::vector<TensorInfo> results;
+      for (const TensorId id : node.outputs) results.push_back(pass.tensor(id));
+      Node own = node;
+      own.outputs.clear();
+      for (TensorId& id : own.inputs) id = *at[id.index];
+      const std::vector<TensorId> made = graph_.add_node(std::move(own), std::move(results));
+      for (std::size_t o = 0; o < made.size(); ++o) at[node.outputs[o].index] = made[o];
+      if (std::holds_alternative<CacheAppend>(node.op)) {
+        known_[{Storage::KvCache, pass.tensor(node.inputs[0]).name}] = made[0];
+      }
+    }
+    std::vector<TensorId> tensors;
+    for (const std::optional<TensorId> id : at) tensors.push_back(*id);
+    return tensors;
   }
-  const TensorId targets = graph.add_tensor(
-      result(std::string(targets_name), {of_logits.shape[0], of_logits.shape[1]}, DType::FP32));
-  const TensorId share = graph.add_tensor(result(std::string(target_share_name), {1}, DType::FP32));
-  graph.add_node(node(CrossEntropy{1, z_loss}, {x, targets, share}, "loss"),
-                 {result("", of_logits.shape, wide), result("loss", {1}, wide)});
-  return graph;
+  TensorId input(const TensorInfo& info) {
+    const auto [known, is_new] = known_.try_emplace({info.storage, info.name});
+    if (is_new) known->second = graph_.add_tensor(info);
+    return known->second;
+  }
+  Graph& graph() { return graph_; }
+
+ private:
+  Graph graph_;
+  std::map<std::pair<Storage, std::string>, TensorId> known_;
+};
+
+/// The logits of a pass: its output that is no cache.
+std::optional<TensorId> logits_of(const Graph& pass) {
+  for (const TensorId id : pass.outputs()) {
+    if (pass.tensor(id).storage == Storage::Activations) return id;
+  }
+  return {};
+}
+
+Node head_node(Op op, std::vector<TensorId> inputs, std::string label) {
+  return {std::move(op), std::move(inputs), {}, std::move(label), "head", no_layer};
+}
+
+TensorId target_share(JoinedPasses& passes) {
+  return passes.input(result(std::string(target_share_name), {1}, DType::FP32));
+}
+
+/// The cross-entropy of a pass's logits, which are summed over in fp32 at least.
+void add_loss(JoinedPasses& passes, TensorId logits, const CrossEntropy& op,
+              const std::string& name) {
+  Graph& graph = passes.graph();
+  const TensorInfo info = graph.tensor(logits);
+  const DType wide = wide_dtype(info.dtype);
+  if (wide != info.dtype) {
+    logits = graph.add_node(head_node(Elementwise{Function::Copy}, {logits}, "cast_logits"),
+                            result("", info.shape, wide));
+  }
+  const TensorId targets =
+      passes.input(result(std::string(targets_name), {info.shape[0], info.shape[1]}, DType::FP32));
+  graph.add_node(head_node(op, {logits, targets, target_share(passes)}, name),
+                 {result("", info.shape, wide), result(name, {1}, wide)});
+}
+
+/// The last result of a layer's operators with one of these labels.
+std::optional<TensorId> find_result(const Graph& pass, std::string_view phase, int layer,
+                                    const std::vector<std::string_view>& labels) {
+  for (const std::string_view label : labels) {
+    std::optional<TensorId> found;
+    for (const Node& n : pass.nodes()) {
+      if (n.layer == layer && n.phase == phase && n.label == label) found = n.output();
+    }
+    if (found) return found;
+  }
+  return {};
+}
+
+/// The forward passes and their losses. With an auxiliary: that, its predictions, the base on
+/// these, and the base by itself, whose keys (before they are rotated) and values are the targets.
+/// Source: Horton et al. 2024 (arXiv:2410.08391), section 3.2; apple/corenet, kv_prediction.py.
+Graph record_forward(const Plan& plan, const Lowering& lowering, const TrainingOptions& options) {
+  const auto record_base = [&](const AttentionMethod& attention) {
+    Recorder r(plan.symbols, lowering);
+    Pass pass{symbol::batch, symbol::prompt_len, 0, {}, Logits::All, attention, plan.cross};
+    record_decoder(r, plan.model, pass);
+    return r.take();
+  };
+  JoinedPasses passes;
+  const Graph base = record_base(plan.base_attention());
+  if (plan.helpers.empty()) {
+    add_loss(passes, passes.add(base)[logits_of(base)->index], {1, options.z_loss}, "loss");
+    return std::move(passes.graph());
+  }
+  Recorder r(plan.symbols, lowering, plan.helpers.front().pass.prefixes);
+  plan.helpers.front().record(r, plan);
+  const Graph auxiliary = r.take();
+  const Graph own = record_base(plain_attention);
+  const std::vector<TensorId> helper_at = passes.add(auxiliary);
+  if (options.auxiliary_loss > 0) {
+    add_loss(passes, helper_at[logits_of(auxiliary)->index],
+             {options.auxiliary_loss, options.z_loss}, "auxiliary_loss");
+  }
+  add_loss(passes, passes.add(base)[logits_of(base)->index], {options.base_loss, options.z_loss},
+           "base_loss");
+  if (options.consistency_loss == 0) return std::move(passes.graph());
+  const std::vector<TensorId> own_at = passes.add(own);
+  const TensorId share = target_share(passes);
+  for (std::size_t i = 0; i < plan.model.decoder.layers.size(); ++i) {
+    const auto layer = static_cast<int>(i);
+    for (const bool keys : {true, false}) {
+      using Labels = std::vector<std::string_view>;
+      const auto predicted =
+          find_result(auxiliary, predictor_phase, layer,
+                      keys ? Labels{"key_norm", "predict_key"} : Labels{"predict_value"});
+      const auto target =
+          find_result(own, "layers", layer, keys ? Labels{"key_norm", "key"} : Labels{"value"});
+      KVCAST_ASSERT(predicted && target);
+      const TensorInfo info = auxiliary.tensor(*predicted);
+      const std::string name = keys ? "key_consistency" : "value_consistency";
+      passes.graph().add_node({MeanAbsoluteError{options.consistency_loss},
+                               {helper_at[predicted->index], own_at[target->index], share},
+                               {},
+                               name,
+                               std::string(predictor_phase),
+                               layer},
+                              {result("", info.shape, info.dtype),
+                               result(name + "." + std::to_string(i), {1}, info.dtype)});
+    }
+  }
+  return std::move(passes.graph());
+}
+
+/// Adds a node of an update.
+std::vector<TensorId> add_update(Graph& graph, Op op, const std::string& label,
+                                 std::vector<TensorId> inputs, std::vector<TensorInfo> outputs) {
+  return graph.add_node({std::move(op), std::move(inputs), {}, label, "update", no_layer},
+                        std::move(outputs));
+}
+
+/// The gradients that a pass leaves.
+std::vector<TensorInfo> gradients_of(const Graph& pass) {
+  std::vector<TensorInfo> gradients;
+  for (const TensorId id : pass.outputs()) {
+    if (pass.tensor(id).storage != Storage::Gradients) continue;
+    gradients.push_back(pass.tensor(id));
+    gradients.back().producer = {};
+  }
+  return gradients;
 }
 
 /// What becomes of the gradients.
@@ -73,45 +209,43 @@ Graph record_update(const Graph& pass, const TrainingOptions& options) {
     if (t.storage == Storage::Weights) weights[t.name] = &t;
   }
   Graph graph;
-  const auto add = [&](Op op, const std::string& label, std::vector<TensorId> inputs,
-                       std::vector<TensorInfo> outputs) {
-    return graph.add_node({std::move(op), std::move(inputs), {}, label, "update", no_layer},
-                          std::move(outputs));
-  };
   std::vector<TensorId> gradients;
-  for (const TensorId id : pass.outputs()) {
-    const TensorInfo& t = pass.tensor(id);
-    if (t.storage != Storage::Gradients) continue;
-    TensorInfo own = t;
-    own.producer = {};
-    TensorId gradient = graph.add_tensor(own);
+  for (const TensorInfo& t : gradients_of(pass)) {
+    TensorId gradient = graph.add_tensor(t);
     if (options.replicas.size > 1) {
       const Collective sum{CollectiveKind::AllReduce, options.replicas, 0};
-      gradient = add(sum, "sum_gradients", {gradient}, {own}).front();
+      gradient = add_update(graph, sum, "sum_gradients", {gradient}, {t}).front();
     }
     gradients.push_back(gradient);
   }
+  std::vector<TensorId> of_norm{
+      graph.add_tensor(result(std::string(optimizer_name), {4}, DType::FP32))};
   for (const TensorId gradient : gradients) {
-    add(SumOfSquares{}, "gradient_norm", {gradient},
-        {result("squares." + graph.tensor(gradient).name, {1}, DType::FP32)});
+    of_norm.push_back(
+        add_update(graph, SumOfSquares{}, "gradient_norm", {gradient},
+                   {result("squares." + graph.tensor(gradient).name, {1}, DType::FP32)})
+            .front());
   }
-  const TensorId settings = graph.add_tensor(result("optimizer", {4}, DType::FP32));
+  const std::vector<TensorId> clipped =
+      add_update(graph, ClipFactor{}, "clip", std::move(of_norm),
+                 {result("", {4}, DType::FP32), result("gradient_norm", {1}, DType::FP32)});
+  graph.mark_output(clipped[1]);
   for (const TensorId gradient : gradients) {
-    const TensorInfo& weight = *weights.at(graph.tensor(gradient).name);
+    const TensorInfo weight = *weights.at(graph.tensor(gradient).name);
     const auto state = [&](const std::string& of) {
-      return result(of + weight.name, weight.shape, DType::FP32, Storage::OptimizerStates);
+      return result(of + weight.name, weight.shape, options.states, Storage::OptimizerStates);
     };
-    const bool wide = bits_per_element(weight.dtype) >= bits_per_element(DType::FP32);
-    TensorInfo own = weight;
-    std::vector<TensorInfo> outputs{wide ? own : state("master."), state("mean."),
+    const bool wide = bits_per_element(weight.dtype) >= bits_per_element(options.states);
+    std::vector<TensorInfo> outputs{wide ? weight : state("master."), state("mean."),
                                     state("variance.")};
     std::vector<TensorId> inputs{graph.add_tensor(outputs[0]), gradient,
                                  graph.add_tensor(outputs[1]), graph.add_tensor(outputs[2]),
-                                 settings};
-    if (!wide) outputs.push_back(own);
+                                 clipped[0]};
+    if (!wide) outputs.push_back(weight);
     AdamW op = options.optimizer;
     if (weight.shape.size() < 2) op.weight_decay = 0;
-    for (const TensorId id : add(op, "adamw", std::move(inputs), std::move(outputs))) {
+    for (const TensorId id :
+         add_update(graph, op, "adamw", std::move(inputs), std::move(outputs))) {
       graph.mark_output(id);
     }
   }
@@ -126,16 +260,33 @@ TrainingRecording record_training(const Architecture& configured,
   TrainingRecording recording;
   Plan plan{{configured}, recording.symbols};
   plan.logits = Logits::All;
+  plan.find_model = options.find_model;
   apply_methods(methods, plan);
   if (plan.model.encoder_decoder) {
     throw Error("training", plan.model.name + ", which has an encoder", "a decoder-only model");
   }
-  if (plan.placement || plan.selection || !plan.helpers.empty() || plan.token_flow || plan.bound) {
+  const bool predicts = !plan.helpers.empty() &&
+                        plan.helpers.front().pass.part == TtftPart::Auxiliary &&
+                        plan.prompt_tokens == Count(symbol::prompt_len);
+  if (plan.placement || plan.selection || plan.token_flow || plan.bound ||
+      (!plan.helpers.empty() && !predicts)) {
     throw Error("training with method " + to_string(methods),
-                "a method that changes how a trained model is served", "plain or mlkv");
+                "a method that changes how a trained model is served",
+                "plain, mlkv, or kvp with mode=training");
   }
-  const Graph forward = record_forward(plan, lowering, options.z_loss);
-  GradientOptions gradient{options.trains, options.recompute, false,
+  if (predicts && options.recompute == Recompute::Full) {
+    throw Error("training with method " + to_string(methods), "full recomputation",
+                "none or selective: layers of three models share their numbers");
+  }
+  TrainingOptions chosen = options;
+  if (predicts && !chosen.trains) {
+    chosen.trains = [](const std::string& name) {
+      return name.starts_with("auxiliary.") || name.starts_with(predictor_prefix);
+    };
+  }
+  recording.model = plan.model;
+  const Graph forward = record_forward(plan, lowering, options);
+  GradientOptions gradient{chosen.trains, options.recompute, false,
                            options.gradients.value_or(lowering.weights.main)};
   recording.first = with_gradients(forward, gradient);
   recording.hardware_flops = product_flops(recording.first.graph, true);
@@ -165,7 +316,8 @@ TrainingRecording record_training(const Architecture& configured,
   return recording;
 }
 
-ActivationBytes activation_bytes(const TrainingPass& pass, std::span<const std::uint64_t> symbols) {
+ActivationBytes activation_bytes(const TrainingPass& pass, std::span<const std::uint64_t> symbols,
+                                 bool in_place) {
   const Graph& graph = pass.graph;
   const auto tensors = graph.tensors();
   const auto nodes = graph.nodes();
@@ -188,9 +340,10 @@ ActivationBytes activation_bytes(const TrainingPass& pass, std::span<const std::
     if (n == pass.first_backward.index) result.saved = live;
     for (const TensorId id : nodes[n].outputs) live += bytes[id.index];
     const std::size_t first = nodes[n].inputs.empty() ? tensors.size() : nodes[n].inputs[0].index;
-    const bool in_place = first < tensors.size() && works_in_place(nodes[n].op) &&
-                          last_reader[first] == n && bytes[first] == bytes[nodes[n].output().index];
-    result.peak = std::max(result.peak, live - (in_place ? bytes[first] : 0));
+    const bool over_operand = in_place && first < tensors.size() && works_in_place(nodes[n].op) &&
+                              last_reader[first] == n &&
+                              bytes[first] == bytes[nodes[n].output().index];
+    result.peak = std::max(result.peak, live - (over_operand ? bytes[first] : 0));
     for (const std::size_t t : dying[n]) live -= bytes[t];
   }
   return result;

@@ -18,19 +18,30 @@ struct TrainingOptions {
   Recompute recompute = Recompute::None;
   /// Of the weights' gradients; absent: that of the weights.
   std::optional<DType> gradients = {};
+  /// Of the optimiser's moments, and of a copy of weights that are narrower.
+  DType states = DType::FP32;
   AdamW optimizer = {.weight_decay = 0.1};  ///< vectors (biases, norms) do not decay
   double z_loss = 0;
+  /// Of KV Prediction's three losses: the base's cross-entropy, the auxiliary's, and the sum over
+  /// layers of the mean absolute errors of keys and values. The paper's last one is 1 over the
+  /// layers, the released configurations' 1.
+  double base_loss = 1;
+  double auxiliary_loss = 1;
+  double consistency_loss = 1;
   /// Of each micro-batch's gradient; the group sums it. Size 1: one device.
   RankGroup replicas = {};
-  std::function<bool(const std::string& weight)> trains = nullptr;  ///< null: all
+  FindModel find_model = {};  ///< of models that methods name
+  /// Null: all; of KV Prediction the auxiliary and the predictor.
+  std::function<bool(const std::string& weight)> trains = nullptr;
 };
 
 /// Symbols: `batch` sequences of a micro-batch, `prompt_len` tokens of each.
 struct TrainingRecording {
+  Architecture model;  ///< in the shape that the methods gave it
   Symbols symbols;
   TrainingPass first;  ///< of the step: gradients start at 0
   TrainingPass next;   ///< the others, whose gradients are added
-  /// The sum over replicas, the gradient's norm, and AdamW on every trained weight.
+  /// The sum over replicas, the gradient's norm, its result, and AdamW on every trained weight.
   Graph update;
   std::uint64_t parameters = 0;
   std::uint64_t trained_parameters = 0;
@@ -50,6 +61,8 @@ struct TrainingRecording {
 /// over the number of targets of a step.
 inline constexpr std::string_view targets_name = "targets";
 inline constexpr std::string_view target_share_name = "target_share";
+/// The update's input: ClipFactor's settings [4].
+inline constexpr std::string_view optimizer_name = "optimizer";
 
 /// Next-token prediction on whole sequences. Throws Error for methods without training, for models
 /// with an operator without an adjoint, and for encoder-decoder models.
@@ -59,11 +72,12 @@ TrainingRecording record_training(const Architecture& configured,
 
 /// Bytes of activations at the given sizes: the most that live at once, and those that live between
 /// the forward pass and the way back. An operator's result takes the place of an operand that
-/// nothing reads after it, where the kernels work in place.
+/// nothing reads after it, where kernels work `in_place` (those of eager frameworks do not).
 struct ActivationBytes {
   std::uint64_t peak = 0;
   std::uint64_t saved = 0;
 };
-ActivationBytes activation_bytes(const TrainingPass& pass, std::span<const std::uint64_t> symbols);
+ActivationBytes activation_bytes(const TrainingPass& pass, std::span<const std::uint64_t> symbols,
+                                 bool in_place = true);
 
 }  // namespace kvcast

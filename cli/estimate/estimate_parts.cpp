@@ -1,0 +1,71 @@
+#include "cli/estimate/estimate_parts.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "roofline/hardware_writer.h"
+
+namespace kvcast::cli {
+
+std::string_view kernels_name(Kernels k) { return k == Kernels::Eager ? "eager" : "tiled"; }
+
+ordered_json count_json(double value) {
+  if (value >= 0 && value < 9007199254740992.0 &&
+      value == static_cast<double>(static_cast<std::uint64_t>(value))) {
+    return static_cast<std::uint64_t>(value);
+  }
+  return value;
+}
+
+ordered_json factor_json(const roofline::UsedFactor& f) {
+  ordered_json j{{"name", f.name},
+                 {"peak", f.peak},
+                 {"factor", f.factor},
+                 {"source", f.source},
+                 {"reference", f.reference}};
+  if (!f.by_length.empty()) j["by_length"] = roofline::by_length_json(f.by_length);
+  return j;
+}
+
+std::vector<std::string> rests_on(const std::vector<roofline::UsedFactor>& factors) {
+  std::vector<std::string> kinds;
+  for (const char* kind : {"datasheet", "measured", "fitted"}) {
+    const bool used = std::any_of(factors.begin(), factors.end(),
+                                  [&](const auto& factor) { return factor.source == kind; });
+    if (used) kinds.emplace_back(kind);
+  }
+  return kinds;
+}
+
+ordered_json operator_json(const roofline::BreakdownRow& r) {
+  const auto count = static_cast<double>(r.count);
+  const auto all = [&](std::uint64_t of_one) {
+    return count_json(count * static_cast<double>(of_one));
+  };
+  return {{"pass", r.pass},
+          {"phase", r.group.phase},
+          {"label", r.group.label},
+          {"operator", r.group.op},
+          {"count", r.count},
+          {"flops", all(r.time.flops.count)},
+          {"bytes", all(r.time.bytes.count)},
+          {"bytes_read_again", all(r.time.bytes_reread.count)},
+          {"bytes_spared", all(r.time.bytes_hit_on_chip.count)},
+          {"bytes_on_chip", all(r.time.bytes_on_chip.count)},
+          {"compute_s", count * r.time.compute.value},
+          {"memory_s", count * r.time.memory.value},
+          {"seconds", r.total.value},
+          {"bound", roofline::name(r.time.bound)}};
+}
+
+const std::vector<Column> operator_columns{{"pass", "pass"},
+                                           {"phase", "phase"},
+                                           {"label", "label"},
+                                           {"operator", "operator"},
+                                           {"count", "count"},
+                                           {"GFLOP", "flops", in("{:.3f}", 1e-9)},
+                                           {"MB", "bytes", in("{:.3f}", 1e-6)},
+                                           {"ms", "seconds", in("{:.4f}", 1e3)},
+                                           {"bound", "bound"}};
+
+}  // namespace kvcast::cli

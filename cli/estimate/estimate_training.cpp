@@ -1,0 +1,234 @@
+#include "cli/estimate/estimate_training.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "cli/estimate/estimate_parts.h"
+#include "model/base/quantity.h"
+#include "roofline/training_forecast.h"
+
+namespace kvcast::cli {
+namespace {
+
+using roofline::Configuration;
+using roofline::FlopsConventions;
+using roofline::ShardedStates;
+using roofline::TrainingForecast;
+using roofline::TrainingForecaster;
+using roofline::TrainingPoint;
+
+constexpr const char* heading = "Training";
+constexpr std::uint64_t default_seq_len = 2048;
+
+ShardedStates parse_zero(const std::string& text) {
+  const std::vector<std::string> stages{"0", "1", "2", "3"};
+  const auto found = std::find(stages.begin(), stages.end(), text);
+  if (found == stages.end()) throw unknown_name("stage", text, stages);
+  return static_cast<ShardedStates>(found - stages.begin());
+}
+
+/// Flags of requests that a step of training does not have.
+void refuse_request_flags(const RequestOptions& o) {
+  const RequestOptions none;
+  for (const auto& [flag, given] : {std::pair{"--prompt-len", o.prompt_len.has_value()},
+                                    {"--encoder-tokens", o.encoder_tokens.has_value()},
+                                    {"--output-len", o.output_len != none.output_len},
+                                    {"--cache-dtype", !o.cache_dtype.empty()},
+                                    {"--logits", o.logits != none.logits},
+                                    {"--skip-unread-rows", o.skip_unread_rows}}) {
+    if (given) throw Error(flag, "a step of training", "--batch and --seq-len");
+  }
+}
+
+TrainingPoint parse_point(const RequestOptions& o, const TrainingFlags& flags,
+                          const Architecture& a) {
+  TrainingPoint p;
+  p.batch = parse_token_count(o.batch, "--batch");
+  p.seq_len = default_seq_len;
+  if (a.max_position_embeddings > 0) p.seq_len = std::min(p.seq_len, a.max_position_embeddings);
+  if (!flags.seq_len.empty()) p.seq_len = parse_token_count(flags.seq_len, "--seq-len");
+  if (!o.micro_batches.empty()) {
+    p.micro_batches = parse_token_count(o.micro_batches, "--micro-batches");
+  }
+  return p;
+}
+
+ordered_json training_json(const Configuration& c, const TrainingFlags& flags,
+                           const TrainingPoint& p, const TrainingForecast& f,
+                           const TrainingForecaster& forecaster,
+                           const std::vector<std::string>& warnings) {
+  const TrainingRecording& r = forecaster.recording();
+  const FlopsConventions others = forecaster.conventions(p.seq_len);
+  const double tokens = static_cast<double>(p.batch) * static_cast<double>(p.seq_len);
+  const double peak = f.model_flops / (f.mfu * f.step_s);
+  const auto convention = [&](double a_token) {
+    return ordered_json{{"flops_per_token", count_json(a_token)},
+                        {"mfu", a_token * tokens / (peak * f.step_s)}};
+  };
+  return {{"model", c.architecture.name},
+          {"hardware", c.hardware.name},
+          {"engine", c.engine.name},
+          {"method", to_string(c.methods)},
+          {"attention", kernels_name(c.lowering.attention)},
+          {"elementwise", c.lowering.elementwise == Kernels::Eager ? "eager" : "fused"},
+          {"weight_dtype", c.lowering.weights.text},
+          {"activation_dtype", name(c.lowering.activations)},
+          {"optimizer", flags.optimizer},
+          {"recompute", flags.recompute},
+          {"zero", flags.zero},
+          {"mode", roofline::name(c.mode)},
+          {"batch", p.batch},
+          {"seq_len", p.seq_len},
+          {"micro_batches", p.micro_batches},
+          {"dp", c.parallelism.dp},
+          {"parameters", r.parameters},
+          {"trained_parameters", r.trained_parameters},
+          {"step_s", f.step_s},
+          {"forward_s", f.forward_s},
+          {"backward_s", f.backward_s},
+          {"update_s", f.update_s},
+          {"communication_s", f.communication_s},
+          {"tokens_per_s", f.tokens_per_s},
+          {"tokens_per_s_per_device", f.tokens_per_s / static_cast<double>(c.parallelism.dp)},
+          {"model_flops", count_json(f.model_flops)},
+          {"hardware_flops", count_json(f.hardware_flops)},
+          {"all_flops", count_json(f.flops)},
+          {"bytes", count_json(f.bytes)},
+          {"mfu", f.mfu},
+          {"hfu", f.hfu},
+          {"conventions",
+           {{"palm", convention(others.palm)},
+            {"llm.c", convention(others.llm_c)},
+            {"megatron", convention(others.megatron)}}},
+          {"weight_bytes", count_json(f.weight_bytes)},
+          {"gradient_bytes", count_json(f.gradient_bytes)},
+          {"optimizer_bytes", count_json(f.optimizer_bytes)},
+          {"saved_activation_bytes", count_json(f.saved_activation_bytes)},
+          {"activation_bytes", count_json(f.activation_bytes)},
+          {"peak_memory_bytes", count_json(f.peak_memory_bytes)},
+          {"memory_capacity_bytes", count_json(c.hardware.memory_capacity.value)},
+          {"fits", f.fits},
+          {"bound", roofline::name(f.bound)},
+          {"rests_on", rests_on(forecaster.rates().factors)},
+          {"factors", rows_of(forecaster.rates().factors, factor_json)},
+          {"warnings", warnings}};
+}
+
+std::string training_text(const Configuration& c, const TrainingFlags& flags,
+                          const TrainingPoint& p, const TrainingForecast& f,
+                          const TrainingForecaster& forecaster) {
+  const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
+  const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
+  const auto share = [&](double s) { return fmt::format("{:.1f} %", 100 * s / f.step_s); };
+  std::string text = fmt::format(
+      "training {} on {}{}, {}, {} sequences of {} tokens a step, {} attention, recomputing {}, "
+      "{}\n",
+      c.architecture.name, c.parallelism.dp > 1 ? fmt::format("{} x ", c.parallelism.dp) : "",
+      c.hardware.description, to_string(c.methods), p.batch, p.seq_len,
+      kernels_name(c.lowering.attention), flags.recompute, roofline::name(c.mode));
+  Table table({"", "value", "", ""});
+  table.add({"step", seconds(f.step_s), fmt::format("{}-bound", roofline::name(f.bound)), ""});
+  table.add({"  forward", seconds(f.forward_s), share(f.forward_s), ""});
+  table.add({"  backward", seconds(f.backward_s), share(f.backward_s), ""});
+  table.add({"  update", seconds(f.update_s), share(f.update_s), ""});
+  if (c.parallelism.dp > 1) {
+    table.add({"  messages", seconds(f.communication_s), share(f.communication_s), ""});
+  }
+  table.add({"tokens a second", format_count(f.tokens_per_s), "", ""});
+  table.add(
+      {"model FLOPs", format_count(f.model_flops), fmt::format("MFU {:.1f} %", 100 * f.mfu), ""});
+  table.add({"hardware FLOPs", format_count(f.hardware_flops),
+             fmt::format("HFU {:.1f} %", 100 * f.hfu), ""});
+  table.add({"weights", bytes(f.weight_bytes), "", ""});
+  table.add({"gradients", bytes(f.gradient_bytes), "", ""});
+  table.add({"optimizer states", bytes(f.optimizer_bytes), "", ""});
+  table.add({"activations", bytes(f.activation_bytes),
+             fmt::format("{} saved", bytes(f.saved_activation_bytes)), ""});
+  table.add({"peak memory", bytes(f.peak_memory_bytes),
+             fmt::format("{} {}", f.fits ? "fits" : "does not fit",
+                         bytes(c.hardware.memory_capacity.value)),
+             ""});
+  const std::string rows = table.text();
+  return text + rows.substr(rows.find('\n') + 1) +
+         fmt::format("rests on {} figures\n",
+                     fmt::join(rests_on(forecaster.rates().factors), ", "));
+}
+
+}  // namespace
+
+void TrainingFlags::add_to(Command c) {
+  c.add("--train", train, "forecast a step of training").group(heading);
+  c.add("--seq-len TOKENS", seq_len, "tokens of a sequence [2048]").group(heading);
+  c.add("--recompute WHAT", recompute,
+        "on the way back: none; selective: scores and probabilities; full: every layer")
+      .group(heading);
+  c.add("--optimizer NAME", optimizer, "adamw").group(heading);
+  c.add("--gradient-dtype DTYPE", gradient_dtype,
+        "dtype of the weights' gradients; default: that of the weights")
+      .group(heading);
+  c.add("--state-dtype DTYPE", state_dtype,
+        "dtype of the optimizer's moments, and of a copy of weights that are narrower")
+      .group(heading);
+  c.add("--zero STAGE", zero,
+        "with --dp, what replicas do not hold each: 1 optimizer states, 2 gradients too, 3 weights "
+        "too")
+      .group(heading);
+}
+
+void TrainingFlags::check() const {
+  if (train) return;
+  const TrainingFlags none;
+  for (const auto& [flag, given] : {std::pair{"--seq-len", !seq_len.empty()},
+                                    {"--recompute", recompute != none.recompute},
+                                    {"--optimizer", optimizer != none.optimizer},
+                                    {"--zero", zero != none.zero},
+                                    {"--gradient-dtype", !gradient_dtype.empty()},
+                                    {"--state-dtype", state_dtype != none.state_dtype}}) {
+    if (given) throw Error(flag, "a forecast of a request", "--train");
+  }
+}
+
+void estimate_training(const RequestOptions& request, const TrainingFlags& flags,
+                       const TrainingOutput& output, const Globals& globals) {
+  refuse_request_flags(request);
+  RequestOptions of_model = request;
+  of_model.micro_batches.clear();  // of a replica, not of a pipeline
+  const Configuration c = parse_configuration(of_model, globals.catalog());
+  const TrainingPoint p = parse_point(request, flags, c.architecture);
+  if (flags.optimizer != "adamw") {
+    throw unknown_name("--optimizer", flags.optimizer, {"adamw"});
+  }
+  TrainingOptions options;
+  options.recompute = parse_flag("--recompute", flags.recompute, parse_recompute);
+  if (!flags.gradient_dtype.empty()) {
+    options.gradients = parse_flag("--gradient-dtype", flags.gradient_dtype, parse_dtype);
+  }
+  options.states = parse_flag("--state-dtype", flags.state_dtype, parse_dtype);
+  const ShardedStates sharded = parse_flag("--zero", flags.zero, parse_zero);
+  if (sharded != ShardedStates::None && c.parallelism.dp == 1) {
+    throw Error("--zero", "one device", "--dp above 1");
+  }
+  const TrainingForecaster forecaster(c, options, sharded);
+  const TrainingForecast f = forecaster.at(p);
+  std::vector<std::string> warnings = roofline::context_warnings(
+      c.architecture, {.batch = p.batch, .prompt_len = p.seq_len, .output_len = 0});
+  const std::vector<std::string>& missing = forecaster.rates().missing_factors;
+  warnings.insert(warnings.end(), missing.begin(), missing.end());
+  for (const std::string& line : warnings) globals.warn(line);
+  ordered_json breakdown;
+  if (output.breakdown) breakdown = rows_of(forecaster.breakdown(p), operator_json);
+  if (output.json) {
+    ordered_json j = training_json(c, flags, p, f, forecaster, warnings);
+    if (output.breakdown) j["breakdown"] = breakdown;
+    return print_json(j);
+  }
+  print_text(training_text(c, flags, p, f, forecaster));
+  if (output.breakdown) print_text("\n" + table_text(operator_columns, breakdown));
+}
+
+}  // namespace kvcast::cli

@@ -1,0 +1,249 @@
+#include "roofline/training_forecast.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "model/base/error.h"
+#include "roofline/interconnect.h"
+
+namespace kvcast::roofline {
+namespace {
+
+/// Of a GPU's rate in products one at a time, what it keeps in a long row of them, which its power
+/// limits. Measured on an H100 SXM at 698 of 700 W, PyTorch 2.11, bf16: 678 TFLOP/s over 8 s of the
+/// three products of a linear layer (8192 rows, 4096 to 11008), beside 0.77 of 989.
+constexpr double sustained_products = 0.89;
+
+/// The rate of a tiled attention's gradient over the attention's. Measured likewise, causal, heads
+/// of 128: 0.76, 0.84 and 0.90 of FlashAttention-2's at 2048, 4096 and 8192 tokens, 0.76, 0.81 and
+/// 0.87 of cuDNN's.
+constexpr double attention_gradient_rate = 0.82;
+
+Rates in_training(Rates rates, const Hardware& hw, Mode mode) {
+  if (mode == Mode::Calibrated && hw.kind == "gpu") {
+    rates.flops_per_second[static_cast<std::size_t>(RateClass::Matrix)].value *= sustained_products;
+  }
+  return rates;
+}
+
+bool is_attention_gradient(const OpGroup& g) { return g.op == TiledAttentionGradient::traits.name; }
+
+/// What follows the passes, without the sum over replicas, which is not of one device.
+std::vector<OpGroup> update_of(const TrainingRecording& recording, const Lowering& lowering) {
+  std::vector<OpGroup> groups = fold(recording.update, lowering);
+  std::erase_if(groups, [](const OpGroup& g) { return g.collective.has_value(); });
+  return groups;
+}
+
+/// The launches of nodes from `first` to before `end`.
+std::vector<OpGroup> part_of(const FoldedGraph& folded, std::size_t first, std::size_t end) {
+  std::vector<std::uint64_t> counts(folded.groups.size(), 0);
+  for (std::size_t n = first; n < end; ++n) {
+    if (folded.group_of_node[n] != no_group) ++counts[folded.group_of_node[n]];
+  }
+  std::vector<OpGroup> groups;
+  for (std::size_t g = 0; g < counts.size(); ++g) {
+    if (counts[g] == 0) continue;
+    groups.push_back(folded.groups[g]);
+    groups.back().count = counts[g];
+  }
+  return groups;
+}
+
+TrainingOptions with_replicas(TrainingOptions options, const Configuration& c) {
+  const Parallelism& p = c.parallelism;
+  if (p.tp > 1 || p.pp > 1 || p.ep > 1) {
+    throw Error("training: " + to_string(p), "a model that is divided", "--dp alone");
+  }
+  options.replicas = {p.dp, 1, 0};
+  options.find_model = c.find_model;
+  return options;
+}
+
+std::uint64_t divided_up(std::uint64_t n, std::uint64_t by) { return (n + by - 1) / by; }
+
+}  // namespace
+
+TrainingForecaster::Part TrainingForecaster::compile(const TrainingPass& pass) const {
+  const FoldedGraph folded = fold_nodes(pass.graph, lowering_);
+  std::vector<OpGroup> forward = part_of(folded, 0, pass.first_backward.index);
+  std::vector<OpGroup> backward =
+      part_of(folded, pass.first_backward.index, pass.graph.nodes().size());
+  std::vector<OpGroup> attention;
+  std::copy_if(backward.begin(), backward.end(), std::back_inserter(attention),
+               is_attention_gradient);
+  std::erase_if(backward, is_attention_gradient);
+  StepCost step(std::vector<std::vector<OpGroup>>{forward, backward}, rates_);
+  StepCost of_attention(attention, gradient_rates_);
+  return {std::move(forward), std::move(backward), std::move(attention), std::move(step),
+          std::move(of_attention)};
+}
+
+TrainingForecaster::TrainingForecaster(const Configuration& c, const TrainingOptions& options,
+                                       ShardedStates sharded)
+    : layers_(c.architecture.decoder.layers.size()),
+      hidden_size_(c.architecture.hidden_size),
+      lowering_(c.lowering),
+      rates_(in_training(in_pass(rates_of(c), false), c.hardware, c.mode)),
+      gradient_rates_(rates_),
+      replicas_(c.parallelism.dp),
+      sharded_(sharded),
+      recording_(record_training(c.architecture, c.methods, c.lowering, with_replicas(options, c))),
+      update_(update_of(recording_, c.lowering)) {
+  if (c.mode == Mode::Calibrated) {
+    gradient_rates_.flops_per_second[static_cast<std::size_t>(RateClass::TiledAttention)].value *=
+        attention_gradient_rate;
+  }
+  first_ = compile(recording_.first);
+  next_ = compile(recording_.next);
+  const Rates peak = make_rates(c.hardware, c.lowering, Mode::SpeedOfLight);
+  peak_flops_per_second_ = peak.flops_per_second[static_cast<std::size_t>(RateClass::Matrix)].value;
+  const StepCost cost(update_, rates_);
+  const SymbolValues none(recording_.symbols.size(), 1);
+  std::array<double, 1> seconds{};
+  cost.part_seconds(none, seconds);
+  // Each replica updates the part whose states it has.
+  const double share = sharded == ShardedStates::None ? 1 : 1 / static_cast<double>(replicas_);
+  update_s_ = share * paced_seconds(seconds[0], cost.host_seconds());
+  communication_s_ = communication(c);
+}
+
+double TrainingForecaster::communication(const Configuration& c) const {
+  if (replicas_ == 1) return 0;
+  if (c.interconnect == nullptr) {
+    throw Error(to_string(c.parallelism), "no platform that joins the devices",
+                "--platform NAME, or hardware whose node is known");
+  }
+  const RankGroup group{replicas_, 1, 0};
+  const auto curve = [&](CollectiveKind kind) {
+    return c.interconnect->curve(kind, group, c.engine.collectives, c.mode);
+  };
+  const CollectiveCurve sum = curve(CollectiveKind::AllReduce);
+  const CollectiveCurve scatter = curve(CollectiveKind::ReduceScatter);
+  const CollectiveCurve gather = curve(CollectiveKind::AllGather);
+  // Weights are gathered after the update or, where they are sharded, on both ways.
+  const double gathers = sharded_ == ShardedStates::Weights ? 2 : 1;
+  double seconds = 0;
+  for (const Node& node : recording_.update.nodes()) {
+    if (!std::holds_alternative<Collective>(node.op)) continue;
+    const TensorInfo& gradient = recording_.update.tensor(node.output());
+    const auto bytes = static_cast<double>(gradient.bytes().constant());
+    if (sharded_ == ShardedStates::None) {
+      seconds += sum.at(bytes);
+      continue;
+    }
+    const auto weight =
+        static_cast<double>(bytes_of(gradient.elements(), lowering_.weights.main).constant());
+    seconds += scatter.at(bytes) + gathers * gather.at(weight);
+  }
+  return seconds;
+}
+
+SymbolValues TrainingForecaster::sizes(const TrainingPoint& p) const {
+  if (p.batch == 0 || p.seq_len == 0 || p.micro_batches == 0) {
+    throw Error("a step of training", "a batch, a sequence or micro-batches of 0",
+                "at least 1 of each");
+  }
+  const std::uint64_t sequences = divided_up(p.batch, replicas_);
+  if (p.micro_batches > sequences) {
+    throw Error("--micro-batches", std::to_string(p.micro_batches),
+                "at most the " + std::to_string(sequences) + " sequences of a device");
+  }
+  return recording_.symbols.resolve({divided_up(sequences, p.micro_batches), p.seq_len, p.seq_len});
+}
+
+TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
+  const SymbolValues values = sizes(p);
+  const auto passes = static_cast<double>(p.micro_batches);
+  const auto devices = static_cast<double>(replicas_);
+  TrainingForecast f;
+  std::array<double, num_bounds> by_bound{};
+  double last_backward_s = 0;
+  const auto add = [&](const std::optional<Part>& part, double times) {
+    std::array<double, 2> device{};
+    part->step.part_seconds(values, device);
+    std::array<double, 1> attention{};
+    part->attention_step.part_seconds(values, attention);
+    device[1] += attention[0];
+    const double on_device = device[0] + device[1];
+    const double host_s = part->step.host_seconds() + part->attention_step.host_seconds();
+    const double slower = on_device > 0 ? paced_seconds(on_device, host_s) / on_device : 1;
+    f.forward_s += times * slower * device[0];
+    f.backward_s += times * slower * device[1];
+    if (times > 0) last_backward_s = slower * device[1];
+    for (const auto& [groups, rates] :
+         {std::pair{&part->forward, &rates_}, std::pair{&part->backward, &rates_},
+          std::pair{&part->attention, &gradient_rates_}}) {
+      for (const OpGroup& g : *groups) {
+        const OpTime t = time_of(g, *rates, values);
+        const double count = times * static_cast<double>(g.count);
+        by_bound[static_cast<std::size_t>(t.bound)] += count * t.total.value;
+        f.flops += count * static_cast<double>(t.flops.count);
+        f.bytes += count * static_cast<double>(t.bytes.count);
+      }
+    }
+  };
+  add(first_, 1);
+  if (p.micro_batches > 1) add(next_, passes - 1);
+  const Work update = total_work(update_);
+  f.flops = devices * (f.flops + static_cast<double>(update.flops.constant()));
+  f.bytes = devices * (f.bytes + static_cast<double>(update.bytes().constant()));
+  f.bound =
+      static_cast<Bound>(std::max_element(by_bound.begin(), by_bound.end()) - by_bound.begin());
+  f.update_s = update_s_;
+  const double hides =
+      sharded_ == ShardedStates::Weights ? f.forward_s + f.backward_s : last_backward_s;
+  f.communication_s = std::max(0.0, communication_s_ - hides);
+  f.step_s = f.forward_s + f.backward_s + f.update_s + f.communication_s;
+  f.tokens_per_s = static_cast<double>(p.batch) * static_cast<double>(p.seq_len) / f.step_s;
+  f.model_flops = devices * passes * static_cast<double>(recording_.model_flops.at(values));
+  f.hardware_flops = devices * passes * static_cast<double>(recording_.hardware_flops.at(values));
+  const double possible = devices * peak_flops_per_second_ * f.step_s;
+  f.mfu = f.model_flops / possible;
+  f.hfu = f.hardware_flops / possible;
+
+  const auto share = [&](ShardedStates from) { return sharded_ >= from ? 1 / devices : 1.0; };
+  const auto bytes = [](const Count& count) { return static_cast<double>(count.constant()); };
+  f.weight_bytes = share(ShardedStates::Weights) * bytes(recording_.weight_bytes);
+  f.gradient_bytes = share(ShardedStates::Gradients) * bytes(recording_.gradient_bytes);
+  f.optimizer_bytes = share(ShardedStates::Optimizer) * bytes(recording_.optimizer_bytes);
+  const ActivationBytes activations =
+      activation_bytes(recording_.first, values, lowering_.elementwise == Kernels::Fused);
+  f.saved_activation_bytes = static_cast<double>(activations.saved);
+  f.activation_bytes = static_cast<double>(activations.peak);
+  f.peak_memory_bytes = f.weight_bytes + f.gradient_bytes + f.optimizer_bytes + f.activation_bytes;
+  f.fits = f.peak_memory_bytes <= rates_.memory_capacity_bytes;
+  return f;
+}
+
+FlopsConventions TrainingForecaster::conventions(std::uint64_t seq_len) const {
+  const auto parameters = static_cast<double>(recording_.parameters);
+  const auto embedding = static_cast<double>(recording_.embedding_parameters);
+  const double pairs = static_cast<double>(layers_) * static_cast<double>(hidden_size_) *
+                       static_cast<double>(seq_len);
+  return {6 * parameters + 12 * pairs, 6 * parameters + 6 * pairs,
+          6 * (parameters - embedding) + 6 * pairs};
+}
+
+std::vector<BreakdownRow> TrainingForecaster::breakdown(const TrainingPoint& p) const {
+  const SymbolValues values = sizes(p);
+  std::vector<BreakdownRow> rows;
+  const auto add = [&](const char* pass, const std::vector<OpGroup>& groups, std::uint64_t times) {
+    for (const OpGroup& g : groups) {
+      const OpTime t = time_of(g, is_attention_gradient(g) ? gradient_rates_ : rates_, values);
+      const std::uint64_t count = g.count * times;
+      rows.push_back({pass, g, t, count, static_cast<double>(count) * t.total});
+    }
+  };
+  add("forward", first_->forward, p.micro_batches);
+  add("backward", first_->backward, 1);
+  if (p.micro_batches > 1) add("backward", next_->backward, p.micro_batches - 1);
+  add("backward", first_->attention, p.micro_batches);
+  add("update", update_, 1);
+  return rows;
+}
+
+}  // namespace kvcast::roofline

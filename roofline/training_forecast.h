@@ -1,0 +1,103 @@
+/// A step of training on devices that each hold a replica: its time, FLOPs and memory.
+///
+/// Micro-batches of a step follow each other; then gradients are summed over the replicas and the
+/// optimiser moves the weights. Sums and gathers run beside the way back, so that only what is
+/// longer than it costs time.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/record/training_recording.h"
+#include "roofline/estimator.h"
+
+namespace kvcast::roofline {
+
+/// What the replicas do not hold each by itself.
+/// Source: Rajbhandari et al. 2020 (arXiv:1910.02054), stages 1 to 3.
+enum class ShardedStates { None, Optimizer, Gradients, Weights };
+
+struct TrainingPoint {
+  std::uint64_t batch = 1;  ///< sequences of a step, of all replicas
+  std::uint64_t seq_len = 1;
+  std::uint64_t micro_batches = 1;  ///< into which a replica's sequences are cut
+};
+
+/// FLOPs and bytes are sums over all devices; memory is that of one.
+struct TrainingForecast {
+  double step_s = 0;
+  double forward_s = 0;
+  double backward_s = 0;       ///< with what is computed again
+  double update_s = 0;         ///< of the optimiser
+  double communication_s = 0;  ///< of the step, what no computation hides
+  double tokens_per_s = 0;
+  /// Of products alone (training_recording.h): each once forward and once for each gradient, and
+  /// all that run.
+  double model_flops = 0;
+  double hardware_flops = 0;
+  double flops = 0;  ///< of all operators
+  double bytes = 0;
+  double mfu = 0;  ///< model_flops over what the devices' peak would do in the step
+  double hfu = 0;  ///< the same of hardware_flops
+  double weight_bytes = 0;
+  double gradient_bytes = 0;
+  double optimizer_bytes = 0;
+  double saved_activation_bytes = 0;  ///< between the forward pass and the way back
+  double activation_bytes = 0;        ///< the most that live at once
+  double peak_memory_bytes = 0;
+  bool fits = false;
+  Bound bound = Bound::Compute;
+};
+
+/// Model FLOPs of a token as others count them. P parameters, L layers, D hidden size, T tokens.
+struct FlopsConventions {
+  double palm = 0;      ///< 6P + 12·L·D·T: Chowdhery et al. 2022 (arXiv:2204.02311), appendix B
+  double llm_c = 0;     ///< 6P + 6·L·D·T: causal attention's half, karpathy/llm.c
+  double megatron = 0;  ///< 6(P - input embedding) + 6·L·D·T: NVIDIA-NeMo/Megatron-Bridge
+};
+
+class TrainingForecaster {
+ public:
+  /// Throws Error when the methods or the devices do not train.
+  TrainingForecaster(const Configuration& configuration, const TrainingOptions& options,
+                     ShardedStates sharded = ShardedStates::None);
+
+  const TrainingRecording& recording() const { return recording_; }
+  const Rates& rates() const { return rates_; }
+  TrainingForecast at(const TrainingPoint& point) const;
+  FlopsConventions conventions(std::uint64_t seq_len) const;
+  /// Operators of a step: "forward", "backward" and "update".
+  std::vector<BreakdownRow> breakdown(const TrainingPoint& point) const;
+
+ private:
+  struct Part {
+    std::vector<OpGroup> forward;
+    std::vector<OpGroup> backward;
+    std::vector<OpGroup> attention;  ///< its gradients, which have a rate of their own
+    StepCost step;                   ///< of the first two, in these parts
+    StepCost attention_step;
+  };
+  Part compile(const TrainingPass& pass) const;
+  double communication(const Configuration& c) const;
+  /// Of a replica's micro-batch.
+  SymbolValues sizes(const TrainingPoint& point) const;
+
+  std::uint64_t layers_ = 0;
+  std::uint64_t hidden_size_ = 0;
+  Lowering lowering_;
+  Rates rates_;
+  Rates gradient_rates_;              ///< of tiled attention's gradients
+  double peak_flops_per_second_ = 0;  ///< of a device, by its datasheet
+  std::uint64_t replicas_ = 1;
+  ShardedStates sharded_;
+  TrainingRecording recording_;
+  std::optional<Part> first_;
+  std::optional<Part> next_;
+  std::vector<OpGroup> update_;  ///< with the norm, without the sums over replicas
+  double update_s_ = 0;
+  double communication_s_ = 0;  ///< of those, and of weights that are sharded
+};
+
+}  // namespace kvcast::roofline

@@ -1,0 +1,256 @@
+#include "model/record/training_recording.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "model/base/error.h"
+#include "model/families/config_reader.h"
+#include "model/graph/work.h"
+#include "model/methods/method.h"
+#include "tests/model/message_of.h"
+#include "tests/model/tiny_models.h"
+
+using namespace kvcast;
+
+namespace {
+
+constexpr std::uint64_t batch = 2;
+constexpr std::uint64_t tokens = 96;
+
+Lowering lowering_of(Kernels attention, DType dtype) {
+  return {attention, attention, dtype, dtype, dtype};
+}
+
+/// Saved between the two ways by one more layer.
+std::uint64_t saved_by_a_layer(const std::string& model, const std::string& layers_key,
+                               const Lowering& lowering, Recompute recompute) {
+  const auto saved = [&](int layers) {
+    const Architecture a = load_model(catalog(), model, {{layers_key, std::to_string(layers)}});
+    const TrainingRecording r = record_training(a, {}, lowering, {.recompute = recompute});
+    return activation_bytes(r.first, r.symbols.resolve({batch, tokens, tokens})).saved;
+  };
+  return saved(4) - saved(3);
+}
+
+/// 2·rows·in·out of every product with a weight.
+std::uint64_t products(const Architecture& a) {
+  const Stack& s = a.decoder;
+  std::uint64_t per_token = a.vocab_size * a.hidden_size;
+  for (const LayerShape& l : s.layers) {
+    const std::uint64_t q = l.heads.num_attention_heads * l.heads.head_dim;
+    const std::uint64_t kv = l.heads.num_key_value_heads * l.heads.head_dim;
+    per_token += a.hidden_size * (2 * q + 2 * kv + 3 * l.intermediate_size);
+  }
+  return 2 * batch * tokens * per_token;
+}
+
+std::size_t count_of_label(const Graph& graph, const std::string& label) {
+  return static_cast<std::size_t>(std::count_if(graph.nodes().begin(), graph.nodes().end(),
+                                                [&](const Node& n) { return n.label == label; }));
+}
+
+}  // namespace
+
+TEST_CASE(
+    "training: each product costs twice its FLOPs on the way back, attention two and a half") {
+  for (const std::string name : {"llama-3.2-1b", "smollm2-135m", "tinyllama-1.1b"}) {
+    CAPTURE(name);
+    const Architecture a = load_model(catalog(), name);
+    const Heads& h = a.decoder.layers.front().heads;
+    const std::uint64_t pairs =
+        batch * a.decoder.layers.size() * h.num_attention_heads * tokens * (tokens + 1) / 2;
+    const TrainingRecording r = record_training(a, {}, lowering_of(Kernels::Fused, DType::BF16));
+    const SymbolValues values = r.symbols.resolve({batch, tokens, tokens});
+    CHECK(r.model_flops.at(values) == 3 * (products(a) + pairs * 4 * h.head_dim));
+    CHECK(r.hardware_flops.at(values) == 3 * products(a) + pairs * (4 + 10) * h.head_dim);
+
+    const TrainingRecording eager =
+        record_training(a, {}, lowering_of(Kernels::Eager, DType::BF16));
+    const std::uint64_t all =
+        batch * a.decoder.layers.size() * h.num_attention_heads * tokens * tokens;
+    CHECK(eager.model_flops.at(values) == 3 * (products(a) + all * 4 * h.head_dim));
+    CHECK(eager.hardware_flops.at(values) == eager.model_flops.at(values));
+  }
+}
+
+TEST_CASE("training: full recomputation runs each layer's forward pass once more") {
+  const Architecture a = load_model(catalog(), "llama-3.2-1b");
+  const Lowering lowering = lowering_of(Kernels::Fused, DType::BF16);
+  const TrainingRecording none = record_training(a, {}, lowering);
+  const TrainingRecording full = record_training(a, {}, lowering, {.recompute = Recompute::Full});
+  const SymbolValues values = none.symbols.resolve({batch, tokens, tokens});
+  const Heads& h = a.decoder.layers.front().heads;
+  const std::uint64_t pairs =
+      batch * a.decoder.layers.size() * h.num_attention_heads * tokens * (tokens + 1) / 2;
+  const std::uint64_t layers =
+      products(a) - 2 * batch * tokens * a.vocab_size * a.hidden_size + pairs * 4 * h.head_dim;
+  CHECK(full.model_flops == none.model_flops);
+  CHECK(full.hardware_flops.at(values) == none.hardware_flops.at(values) + layers);
+  const auto bytes = [&](const TrainingRecording& r) {
+    return activation_bytes(r.first, r.symbols.resolve({batch, tokens, tokens}));
+  };
+  CHECK(bytes(full).saved < bytes(none).saved);
+  CHECK(bytes(full).peak < bytes(none).peak);
+}
+
+// Source: Korthikanti et al. 2022 (arXiv:2205.05198), section 4, without dropout's masks and
+// copies: 34sbh + 5as²b becomes 32sbh + 2as²b at two bytes a number.
+TEST_CASE("training: a layer of GPT saves what the published formula says") {
+  const Architecture a = load_model(catalog(), "gpt2");
+  const std::uint64_t h = a.hidden_size;
+  const std::uint64_t heads = a.decoder.layers.front().heads.num_attention_heads;
+  Lowering lowering = lowering_of(Kernels::Eager, DType::FP32);  // probabilities stay in one type
+  lowering.elementwise = Kernels::Fused;
+  const std::uint64_t statistics = 2 * 2 * 4 * batch * tokens;  // mean and root of two norms
+  CHECK(saved_by_a_layer("gpt2", "n_layer", lowering, Recompute::None) ==
+        2 * (32 * tokens * batch * h + 2 * heads * tokens * tokens * batch) + statistics);
+  CHECK(saved_by_a_layer("gpt2", "n_layer", lowering, Recompute::Selective) ==
+        2 * 32 * tokens * batch * h + statistics);
+  CHECK(saved_by_a_layer("gpt2", "n_layer", lowering, Recompute::Full) ==
+        2 * 2 * tokens * batch * h);
+}
+
+// Derived: the inputs of its products, norms, rotation and gate, the sums of a tiled attention.
+TEST_CASE("training: a layer of Llama saves 2(4D + 2H·hd + 2G·hd + 3F) + 4H + 8 bytes a token") {
+  for (const std::string name : {"llama-7b", "llama-3.2-1b"}) {
+    CAPTURE(name);
+    const Architecture a = load_model(catalog(), name);
+    const LayerShape& l = a.decoder.layers.front();
+    const std::uint64_t q = l.heads.num_attention_heads * l.heads.head_dim;
+    const std::uint64_t kv = l.heads.num_key_value_heads * l.heads.head_dim;
+    const std::uint64_t a_token =
+        2 * (4 * a.hidden_size + 2 * q + 2 * kv + 3 * l.intermediate_size) +
+        4 * l.heads.num_attention_heads + 8;
+    if (name == "llama-7b") CHECK(a_token == 131720);
+    CHECK(saved_by_a_layer(name, "num_hidden_layers", lowering_of(Kernels::Fused, DType::BF16),
+                           Recompute::None) == batch * tokens * a_token);
+  }
+}
+
+TEST_CASE("training: frozen weights get no products, dead paths none") {
+  const Architecture a = load_model(catalog(), "smollm2-135m");
+  const Lowering lowering = lowering_of(Kernels::Fused, DType::FP32);
+  TrainingOptions options;
+  options.trains = [](const std::string&) { return false; };
+  const TrainingRecording nothing = record_training(a, {}, lowering, options);
+  CHECK(nothing.first.first_backward.index == nothing.first.graph.nodes().size());
+  CHECK(nothing.trained_parameters == 0);
+
+  options.trains = [](const std::string& name) { return name == "layers.20.down.weight"; };
+  const TrainingRecording one = record_training(a, {}, lowering, options);
+  CHECK(one.trained_parameters == a.hidden_size * a.decoder.layers.front().intermediate_size);
+  const Graph& graph = one.first.graph;
+  std::size_t weight_gradients = 0;
+  for (std::size_t n = one.first.first_backward.index; n < graph.nodes().size(); ++n) {
+    CHECK(graph.nodes()[n].layer != 19);
+    if (std::holds_alternative<WeightGradient>(graph.nodes()[n].op)) ++weight_gradients;
+  }
+  CHECK(weight_gradients == 1);
+  // Nothing below the trained weight.
+  CHECK(count_of_label(graph, "query_input_gradient") == a.decoder.layers.size() - 21);
+}
+
+TEST_CASE("training: further micro-batches add to the gradients and cost no more FLOPs") {
+  const Architecture a = load_model(catalog(), "gpt2");
+  const TrainingRecording r = record_training(a, {}, lowering_of(Kernels::Fused, DType::FP32));
+  const SymbolValues values = r.symbols.resolve({batch, tokens, tokens});
+  const Work first = total_work(r.first.graph);
+  const Work next = total_work(r.next.graph);
+  CHECK(first.flops.at(values) == next.flops.at(values));
+  constexpr auto gradients = static_cast<std::size_t>(Storage::Gradients);
+  // The first pass reads only the tied table that the head's product has written: added rows.
+  const std::uint64_t rows = batch * tokens * a.hidden_size + tokens * a.hidden_size;
+  CHECK(first.read[gradients].at(values) == 4 * rows);
+  CHECK(next.read[gradients].at(values) ==
+        4 * (r.trained_parameters + rows - a.decoder.position_rows * a.hidden_size));
+}
+
+TEST_CASE("training: states are 16 bytes a parameter in fp32 and in mixed precision") {
+  const Architecture a = load_model(catalog(), "pythia-160m");
+  for (const DType dtype : {DType::FP32, DType::BF16}) {
+    const TrainingRecording r = record_training(a, {}, lowering_of(Kernels::Fused, dtype));
+    CHECK(r.trained_parameters == record(a, {}, {}).parameters);
+    const std::uint64_t all = (r.weight_bytes + r.gradient_bytes + r.optimizer_bytes).constant();
+    CHECK(all == 16 * r.parameters);
+  }
+  const TrainingRecording wide =
+      record_training(a, {}, lowering_of(Kernels::Fused, DType::BF16), {.gradients = DType::FP32});
+  CHECK((wide.weight_bytes + wide.gradient_bytes + wide.optimizer_bytes).constant() ==
+        18 * wide.parameters);
+}
+
+TEST_CASE("training: an owner's keys collect the gradients of the layers that share them") {
+  const Architecture a = load_model(catalog(), "pythia-160m");
+  const TrainingRecording r = record_training(a, parse_methods("mlkv:layers=6,heads=1"),
+                                              lowering_of(Kernels::Fused, DType::FP32));
+  std::set<std::string> trained;
+  for (const TensorId id : r.first.graph.outputs()) {
+    if (r.first.graph.tensor(id).storage == Storage::Gradients) {
+      trained.insert(r.first.graph.tensor(id).name);
+    }
+  }
+  CHECK(trained.contains("layers.0.key.weight"));
+  CHECK_FALSE(trained.contains("layers.1.key.weight"));
+  CHECK(r.trained_parameters == record(a, parse_methods("mlkv:layers=6,heads=1"), {}).parameters);
+}
+
+// Derived: 6P_B + 6(P_A + P_predictor) a token, of which frozen weights get no gradients: the
+// targets cost 2P_B, the base on predictions 2P_B forward and 2P_B back. Attention, the targets'
+// head and unused keys and values apart.
+TEST_CASE("training: KV Prediction trains the auxiliary and the predictor through a frozen base") {
+  const Architecture base = load_model(catalog(), "openelm-1.1b");
+  const Architecture auxiliary = load_model(catalog(), "openelm-450m");
+  FindModel find = [](const std::string& name) { return load_model(catalog(), name); };
+  TrainingOptions options;
+  options.find_model = find;
+  const std::vector<MethodSpec> kvp = parse_methods("kvp:auxiliary=openelm-450m,mode=training");
+  const TrainingRecording r =
+      record_training(base, kvp, lowering_of(Kernels::Fused, DType::FP32), options);
+  std::uint64_t trained = 0;
+  for (const TensorId id : r.first.graph.outputs()) {
+    const TensorInfo& t = r.first.graph.tensor(id);
+    if (t.storage != Storage::Gradients) continue;
+    CHECK((t.name.starts_with("auxiliary.") || t.name.starts_with("predictor.")));
+    trained += t.elements().constant();
+  }
+  CHECK(trained == r.trained_parameters);
+  const std::uint64_t p_auxiliary = count_parameters(auxiliary);
+  CHECK(trained > p_auxiliary);
+  CHECK(r.parameters == trained + count_parameters(base));
+  const SymbolValues values = r.symbols.resolve({1, 16, 16});
+  const double a_token = static_cast<double>(r.model_flops.at(values)) / 16;
+  const double formula =
+      6.0 * static_cast<double>(count_parameters(base)) + 6.0 * static_cast<double>(trained);
+  CHECK(a_token == doctest::Approx(formula).epsilon(0.05));
+  // Nothing below the frozen base's first query.
+  std::size_t first_layer = 0;
+  for (const Node& n : r.first.graph.nodes()) {
+    const bool reads_base = std::any_of(n.inputs.begin(), n.inputs.end(), [&](TensorId id) {
+      return r.first.graph.tensor(id).name == "layers.0.query.weight";
+    });
+    if (reads_base) ++first_layer;
+  }
+  CHECK(first_layer == 2);  // forward, of the targets and of the base
+  // Without its own loss the auxiliary's head is dead.
+  options.auxiliary_loss = 0;
+  const TrainingRecording without =
+      record_training(base, kvp, lowering_of(Kernels::Fused, DType::FP32), options);
+  CHECK(without.model_flops.at(values) < r.model_flops.at(values));
+}
+
+TEST_CASE("training: refused with the reason") {
+  const auto message = [](const std::string& model, const std::string& method) {
+    return message_of([&] {
+      record_training(load_model(catalog(), model), parse_methods(method),
+                      lowering_of(Kernels::Fused, DType::FP32));
+    });
+  };
+  CHECK(message("t5-small", "plain").find("which has an encoder") != std::string::npos);
+  CHECK(message("gpt2", "random-prune:keep=0.5").find("expected plain, mlkv") != std::string::npos);
+  CHECK(message("mixtral-8x7b", "plain").find("has no gradient") != std::string::npos);
+}

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Gradients, losses and steps of AdamW that PyTorch computes in float64 from the tiny checkpoints.
+
+For each case gradients/NAME.safetensors has the gradient of every stored tensor under its own name,
+`loss` (the mean over all next tokens of the prompts in expected.json, with a z-loss of `z`), and
+for some cases the losses and weights of five steps of AdamW on that batch.
+
+Usage: make_gradients.py [NAME ...]      (none: all cases)
+"""
+
+import json
+import pathlib
+import sys
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+HERE = pathlib.Path(__file__).resolve().parent
+CASES = """cohere_qk_norm exaone4 falcon_7b gemma2 gpt2 gpt_neox granite llama_biases
+llama_gqa_llama3_rope nemotron olmo2 opt phi phi3_longrope qwen3 stablelm""".split()
+STEPPED = ["gpt2", "llama_gqa_llama3_rope"]
+Z = 1e-3
+# Steps of AdamW: rate, decay (not of vectors), clipping norm.
+RATE, DECAY, CLIP, STEPS = 1e-2, 0.1, 0.5, 5
+
+
+def loss_of(model, prompts):
+    logits = model(prompts[:, :-1], use_cache=False).logits
+    lse = torch.logsumexp(logits, -1)
+    picked = logits.gather(-1, prompts[:, 1:, None])[..., 0]
+    return (lse - picked + Z * lse**2).mean()
+
+
+def stored_gradients(folder, model):
+    """By the names of the file, which holds some tensors twice or only for show."""
+    stored = load_file(folder / "model.safetensors")
+    by_name = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    found = {}
+    for name in stored:
+        for candidate in (name, "transformer." + name, "model." + name):
+            if candidate in by_name:
+                found[name] = by_name[candidate].to(torch.float32).contiguous().clone()
+    return found
+
+
+def write(name):
+    folder = HERE / name
+    prompts = torch.tensor(json.loads((folder / "expected.json").read_text())["prompt"])
+    load = lambda: transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float64, attn_implementation="eager"
+    )
+    model = load()
+    loss = loss_of(model, prompts)
+    loss.backward()
+    tensors = stored_gradients(folder, model)
+    tensors["loss"] = torch.tensor([loss.item()], dtype=torch.float64)
+    if name in STEPPED:
+        model = load()
+        vectors = [p for p in model.parameters() if p.ndim < 2]
+        matrices = [p for p in model.parameters() if p.ndim >= 2]
+        groups = [
+            {"params": matrices, "weight_decay": DECAY},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
+        optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.95), eps=1e-8)
+        losses, norms = [], []
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            loss = loss_of(model, prompts)
+            loss.backward()
+            norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
+            optimizer.step()
+            losses.append(loss.item())
+        tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
+        tensors["norms"] = torch.tensor(norms, dtype=torch.float64)
+        for n, p in model.named_parameters():
+            if n.endswith(("embed_tokens.weight", "wte.weight", "layers.0.input_layernorm.weight", "h.0.ln_1.weight")):
+                tensors["stepped." + n] = p.detach().to(torch.float32).clone()
+    (HERE / "gradients").mkdir(exist_ok=True)
+    save_file(tensors, HERE / "gradients" / f"{name}.safetensors")
+    print(f"{name}: loss {loss.item():.6f}, {len(tensors)} tensors")
+
+
+for case in sys.argv[1:] or CASES:
+    write(case)
