@@ -90,6 +90,8 @@ const EngineKey engine_keys[] = {
     {"dequantizes_weights", [](const Entry& e, Engine& g) { g.dequantizes_weights = e.flag(); }},
     {"fuses_quantization", [](const Entry& e, Engine& g) { g.fuses_quantization = e.flag(); }},
     {"accumulates_in_fp16", [](const Entry& e, Engine& g) { g.accumulates_in_fp16 = e.flag(); }},
+    {"hopper_attention",
+     [](const Entry& e, Engine& g) { g.hopper_attention = e.object.positive("value"); }},
     {"prefill_at_least_context",
      [](const Entry& e, Engine& g) { g.prefill_at_least_context = e.flag(); }},
     {"prefill_tokens",

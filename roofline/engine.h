@@ -49,6 +49,9 @@ struct Engine {
   bool wide_activations = false;  ///< fp32 between kernels: Lowering::operands
   bool dequantizes_weights = false;
   bool accumulates_in_fp16 = false;
+  /// The rate of its attention kernel for prompts on Hopper devices, over that of these devices,
+  /// which is FlashAttention-3's.
+  double hopper_attention = 1;
   /// Activations are quantised in the kernels that make them.
   bool fuses_quantization = false;
   /// Prompt tokens in one step, or as many as the model has positions if these are more; and
