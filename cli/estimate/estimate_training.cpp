@@ -25,13 +25,6 @@ using roofline::TrainingPoint;
 constexpr const char* heading = "Training";
 constexpr std::uint64_t default_seq_len = 2048;
 
-ShardedStates parse_zero(const std::string& text) {
-  const std::vector<std::string> stages{"0", "1", "2", "3"};
-  const auto found = std::find(stages.begin(), stages.end(), text);
-  if (found == stages.end()) throw unknown_name("stage", text, stages);
-  return static_cast<ShardedStates>(found - stages.begin());
-}
-
 /// Flags of requests that a step of training does not have.
 void refuse_request_flags(const RequestOptions& o) {
   const RequestOptions none;
@@ -160,6 +153,13 @@ std::string training_text(const Configuration& c, const TrainingFlags& flags,
 }
 
 }  // namespace
+
+ShardedStates parse_zero(const std::string& text) {
+  const std::vector<std::string> stages{"0", "1", "2", "3"};
+  const auto found = std::find(stages.begin(), stages.end(), text);
+  if (found == stages.end()) throw unknown_name("stage", text, stages);
+  return static_cast<ShardedStates>(found - stages.begin());
+}
 
 void TrainingFlags::add_to(Command c) {
   c.add("--train", train, "forecast a step of training").group(heading);

@@ -4,8 +4,12 @@
 #include <string>
 
 #include "cli/frame/request_options.h"
+#include "roofline/training_forecast.h"
 
 namespace kvcast::cli {
+
+/// "0" to "3". Throws Error.
+roofline::ShardedStates parse_zero(const std::string& text);
 
 struct TrainingFlags {
   bool train = false;

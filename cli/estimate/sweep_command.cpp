@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "cli/estimate/serving_axes.h"
+#include "cli/estimate/training_axes.h"
 #include "cli/frame/command.h"
 #include "cli/frame/interrupt_guard.h"
 #include "cli/frame/mpirun_environment.h"
@@ -49,6 +50,7 @@ struct Options {
   bool dry_run = false;
   bool json = false;
   ServingAxes serving;
+  TrainingAxes training;
 };
 
 /// In the order of --help. Each takes a list, or a range of numbers.
@@ -87,7 +89,9 @@ constexpr const char* description =
     "  kvcast sweep --model llama-7b,pythia-1.4b --hardware a100-80gb --prompt-len 1k..16k:x2\n"
     "  kvcast sweep -m llama-3.1-8b --hardware h100-sxm,h200 --batch 1..64:x2 --csv sweep.csv\n"
     "  kvcast sweep --serving -m llama-3.1-8b --hardware h100-sxm --engine vllm --prompt-lens 1000 "
-    "--output-lens 100 --arrivals poisson:rate=1 --rate 1..32:x2 --scheduler vllm-v1,vllm-v0";
+    "--output-lens 100 --arrivals poisson:rate=1 --rate 1..32:x2 --scheduler vllm-v1,vllm-v0\n"
+    "  kvcast sweep --train -m llama-7b --hardware a100-80gb --dtype bf16 --batch 1..16:x2 "
+    "--recompute none,full";
 
 constexpr const char* footer =
     "A LIST is a,b,c; a RANGE is a list of numbers (k is 1024) and of ranges: 1k..128k:x2 (times\n"
@@ -122,6 +126,7 @@ SweepSpec parse_spec(const Options& o) {
     if (!texts.empty())
       spec.*values = reports::parse_numbers(joined(texts, ","), reports::flag_of(key));
   }
+  o.training.set_sizes(spec);
   std::vector<reports::SetAxis> set;
   for (const std::string& text : o.set) {
     set.push_back(reports::parse_set_axis(text, "--set"));
@@ -170,7 +175,7 @@ Request parse_request(const Options& o, const Globals& globals) {
   // All of this is found now and not after the sweep.
   if (!o.dry_run) reports::check_any_possible(request.grid);
   if (o.plot.empty()) return request;
-  if (o.serving.serving) return request;
+  if (o.serving.serving || o.training.train) return request;
   if (o.plot_kind != "parts" && request.grid.spec().prompt_len.size() < 2) {
     throw Error("--plot", "one prompt length", "several, such as --prompt-len 1k..16k:x2");
   }
@@ -275,8 +280,10 @@ void say_missing_bounds(const Globals& globals, const SweepGrid& grid) {
 }
 
 void draw(const Options& o, const Globals& globals, const SweepGrid& grid,
-          const std::optional<reports::ServingSweep>& serving) {
+          const std::optional<reports::ServingSweep>& serving,
+          const std::optional<reports::TrainingSweep>& training) {
   if (o.plot.empty()) return;
+  if (training) return reports::write_plot(reports::training_sweep_plot(*training, o.csv), o.plot);
   if (serving) return reports::write_plot(reports::serving_sweep_plot(*serving, o.csv), o.plot);
   const bool memory = o.plot_kind == "memory";
   const bool parts = o.plot_kind == "parts";
@@ -308,13 +315,24 @@ bool sweep(const Options& o, const Globals& globals, Messenger* ranks) {
           "--rate 1..64:x2");
     }
   }
+  std::optional<reports::TrainingSweep> training;
+  if (o.training.train) {
+    if (serving) throw Error("--train: cannot be combined with --serving");
+    if (ranks != nullptr) throw Error("--train", "mpirun", "--shard I/N for each process");
+    training.emplace(o.training.over(request->grid));
+    if (!o.plot.empty() && (o.csv.empty() || request->grid.spec().prompt_len.size() < 2)) {
+      throw Error(
+          "--plot with --train needs --csv FILE and several lengths, such as "
+          "--seq-len 1k..16k:x2");
+    }
+  }
   if (o.dry_run) {
     if (speaks) print_dry_run(o, *request);
     return true;
   }
   if (speaks) {
     warn_of_contexts(globals, request->grid);
-    if (!serving) say_missing_bounds(globals, request->grid);
+    if (!serving && !training) say_missing_bounds(globals, request->grid);
   }
   options.shard = request->shard;
   options.csv = o.csv;
@@ -330,12 +348,13 @@ bool sweep(const Options& o, const Globals& globals, Messenger* ranks) {
     options.on_progress = [&bar](const reports::SweepProgress& p) {
       bar.draw(p.rows, p.rows_resumed, p.total_rows, p.elapsed_s);
     };
-    result = serving ? reports::run_serving_sweep(*serving, options)
-                     : reports::run_sweep(request->grid, options, ranks);
+    result = serving    ? reports::run_serving_sweep(*serving, options)
+             : training ? reports::run_training_sweep(*training, options)
+                        : reports::run_sweep(request->grid, options, ranks);
   }
   if (!speaks) return true;
   if (!result.stopped) {
-    draw(o, globals, request->grid, serving);
+    draw(o, globals, request->grid, serving, training);
     print_result(o, globals, result);
     return true;
   }
@@ -389,6 +408,7 @@ void add_sweep(Command app, const Globals& globals) {
       .allow_extra_args(false)
       .group("Axes");
   o->serving.add_to(command);
+  o->training.add_to(command);
   command.add("--spec FILE", o->spec, "read the axes from a JSON file");
   command.add("--csv", o->csv, "file to write; default, or -: stdout");
   command.add("--plot", o->plot,

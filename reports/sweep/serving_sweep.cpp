@@ -1,16 +1,13 @@
 #include "reports/sweep/serving_sweep.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "model/base/error.h"
-#include "model/base/stopwatch.h"
 #include "model/io/files/csv_table.h"
-#include "model/io/files/sweep_file.h"
-#include "simulate/parallel_for.h"
+#include "reports/sweep/row_sweep.h"
 #include "simulate/serving/model_server.h"
 
 namespace kvcast::reports {
@@ -70,50 +67,18 @@ std::string row_of(const ServingSweep& s, std::uint64_t point) {
     row += fmt::format(",{},{},{}{}", csv_cell(scheduler), rate_cell(at.rate),
                        std::string(static_cast<std::size_t>(results), ','), csv_cell(e.what()));
   }
-  return row + "\n";
+  return row;
 }
 
 }  // namespace
 
 SweepResult run_serving_sweep(const ServingSweep& s, const SweepOptions& o) {
-  const PointRange range = o.shard.of(s.num_points());
-  const SweepIdentity identity{
-      header(),
-      fmt::format("{} serving {} {} {}", s.grid.fingerprint(), fmt::join(s.schedulers, ";"),
-                  fmt::join(s.rates, ","), s.workload),
-      range.first, range.last - range.first};
-  SweepFile file = o.csv.empty() ? SweepFile(o.descriptor, o.descriptor_name, identity)
-                                 : SweepFile(o.csv, identity, o.restart);
-  SweepResult result;
-  result.num_points = identity.num_points;
-  result.rows_resumed = result.rows_written = file.rows_found();
-  result.num_errors = file.errors_found();
-  const Stopwatch watch;
-  // Points take about as long as each other, so a row for each thread at a time keeps their order.
-  const std::uint64_t at_once = 4ull * o.num_threads;
-  while (result.rows_written < result.num_points && !(o.stop != nullptr && o.stop->load())) {
-    const std::uint64_t first = range.first + result.rows_written;
-    std::vector<std::string> rows(std::min(at_once, range.last - first));
-    simulate::parallel_for(rows.size(), o.num_threads,
-                           [&](std::size_t i) { rows[i] = row_of(s, first + i); });
-    for (const std::string& row : rows) {
-      file.append(row);
-      ++result.rows_written;
-      if (!row.ends_with(",\n")) ++result.num_errors;
-    }
-    file.sync();
-    if (o.on_progress) {
-      o.on_progress({result.rows_written, result.num_points, result.rows_resumed, watch.seconds()});
-    }
-  }
-  result.stopped = result.rows_written < result.num_points;
-  if (result.stopped) {
-    result.partial = file.partial().string();
-  } else {
-    file.finish();
-  }
-  result.elapsed_s = watch.seconds();
-  return result;
+  return run_row_sweep(
+      {header(),
+       fmt::format("{} serving {} {} {}", s.grid.fingerprint(), fmt::join(s.schedulers, ";"),
+                   fmt::join(s.rates, ","), s.workload),
+       s.num_points(), [&](std::uint64_t point) { return row_of(s, point); }},
+      o);
 }
 
 Plot serving_sweep_plot(const ServingSweep& s, const std::filesystem::path& csv) {

@@ -1,0 +1,151 @@
+#include "reports/sweep/training_sweep.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "model/base/error.h"
+#include "model/io/files/csv_table.h"
+#include "reports/sweep/row_sweep.h"
+
+namespace kvcast::reports {
+namespace {
+
+using roofline::TrainingForecaster;
+
+constexpr std::string_view result_columns =
+    "recompute,zero,micro_batches,batch,seq_len,step_s,tokens_per_s,forward_s,backward_s,update_s,"
+    "communication_s,model_flops,hardware_flops,mfu,hfu,weight_bytes,gradient_bytes,"
+    "optimizer_bytes,saved_activation_bytes,activation_bytes,peak_memory_bytes,fits,error";
+
+/// The configuration's own columns, which come before the sizes.
+std::string header() {
+  const std::string_view sizes = ",batch,prompt_len,output_len";
+  const std::string_view own = sweep_input_columns.substr(0, sweep_input_columns.find(sizes));
+  return fmt::format("{},{}\n", own, result_columns);
+}
+
+struct Place {
+  std::uint64_t configuration = 0;
+  Recompute recompute = Recompute::None;
+  roofline::ShardedStates zero = roofline::ShardedStates::None;
+  std::uint64_t micro_batches = 1;
+  std::uint64_t size = 0;
+  std::uint64_t forecaster = 0;  ///< points of one number share a forecaster
+};
+Place place_of(const TrainingSweep& s, std::uint64_t point) {
+  Place at;
+  at.size = point % s.grid.num_sizes();
+  std::uint64_t rest = point / s.grid.num_sizes();
+  at.micro_batches = s.micro_batches[rest % s.micro_batches.size()];
+  rest /= s.micro_batches.size();
+  at.forecaster = rest;
+  at.zero = s.zero[rest % s.zero.size()];
+  rest /= s.zero.size();
+  at.recompute = s.recompute[rest % s.recompute.size()];
+  at.configuration = rest / s.recompute.size();
+  return at;
+}
+
+/// The last forecaster, which neighbouring rows share, or why there is none.
+class Forecasters {
+ public:
+  explicit Forecasters(const TrainingSweep& sweep) : sweep_(sweep) {}
+
+  /// Throws Error.
+  std::shared_ptr<const TrainingForecaster> of(const Place& at) {
+    const std::lock_guard lock(mutex_);
+    if (number_ != at.forecaster) {
+      number_ = at.forecaster;
+      last_.reset();
+      reason_.clear();
+      try {
+        TrainingOptions options = sweep_.options;
+        options.recompute = at.recompute;
+        const roofline::Configuration c = sweep_.grid.configuration(at.configuration);
+        if (at.zero != roofline::ShardedStates::None && c.parallelism.dp == 1) {
+          throw Error("--zero", "one device", "--dp above 1");
+        }
+        last_ = std::make_shared<TrainingForecaster>(c, options, at.zero);
+      } catch (const Error& e) {
+        reason_ = e.what();
+      }
+    }
+    if (!last_) throw Error(reason_);
+    return last_;
+  }
+
+ private:
+  const TrainingSweep& sweep_;
+  std::mutex mutex_;
+  std::optional<std::uint64_t> number_;
+  std::shared_ptr<const TrainingForecaster> last_;
+  std::string reason_;
+};
+
+std::string row_of(const TrainingSweep& s, Forecasters& forecasters, std::uint64_t point) {
+  const Place at = place_of(s, point);
+  roofline::DesignPoint size;
+  s.grid.sizes(at.size, 0, {&size, 1});
+  std::string row =
+      fmt::format("{},{},{},{},{},{}", s.grid.cells(at.configuration), name(at.recompute),
+                  static_cast<int>(at.zero), at.micro_batches, size.batch, size.prompt_len);
+  try {
+    const roofline::TrainingForecast f =
+        forecasters.of(at)->at({size.batch, size.prompt_len, at.micro_batches});
+    row += fmt::format(",{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},", f.step_s,
+                       f.tokens_per_s, f.forward_s, f.backward_s, f.update_s, f.communication_s,
+                       f.model_flops, f.hardware_flops, f.mfu, f.hfu, f.weight_bytes,
+                       f.gradient_bytes, f.optimizer_bytes, f.saved_activation_bytes,
+                       f.activation_bytes, f.peak_memory_bytes, f.fits);
+  } catch (const Error& e) {
+    const std::string_view results = result_columns.substr(result_columns.find(",step_s"));
+    row += std::string(static_cast<std::size_t>(std::count(results.begin(), results.end(), ',')),
+                       ',') +
+           csv_cell(e.what());
+  }
+  return row;
+}
+
+}  // namespace
+
+SweepResult run_training_sweep(const TrainingSweep& s, const SweepOptions& options) {
+  std::string fingerprint = s.grid.fingerprint() + " training";
+  for (const Recompute r : s.recompute) fingerprint += fmt::format(" {}", name(r));
+  for (const auto z : s.zero) fingerprint += fmt::format(" {}", static_cast<int>(z));
+  for (const std::uint64_t m : s.micro_batches) fingerprint += fmt::format(" {}", m);
+  fingerprint += fmt::format(" {} {}", name(s.options.states),
+                             s.options.gradients ? name(*s.options.gradients) : "");
+  Forecasters forecasters(s);
+  return run_row_sweep({header(), fingerprint, s.num_points(),
+                        [&](std::uint64_t point) { return row_of(s, forecasters, point); }},
+                       options);
+}
+
+Plot training_sweep_plot(const TrainingSweep& s, const std::filesystem::path& csv) {
+  const CsvTable table = CsvTable::read(csv);
+  Plot plot;
+  plot.title = "training";
+  plot.x = {.label = "tokens of a sequence", .column = "seq_len", .scale = Scale::Log2};
+  plot.y = {.label = "tokens a second", .column = "tokens_per_s"};
+  for (std::uint64_t point = 0; point < table.size(); ++point) {
+    const Place at = place_of(s, point);
+    const CsvRow row = table[point];
+    if (row.text("tokens_per_s").empty()) continue;
+    std::string label = s.grid.label(at.configuration);
+    if (s.grid.spec().batch.size() > 1) label += ", batch " + row.text("batch");
+    if (s.recompute.size() > 1) label += ", recompute " + row.text("recompute");
+    if (s.zero.size() > 1) label += ", ZeRO " + row.text("zero");
+    if (s.micro_batches.size() > 1) label += ", " + row.text("micro_batches") + " micro-batches";
+    series_of(plot.series, label, Style::Line)
+        .points.push_back({row.number("seq_len"), row.number("tokens_per_s")});
+  }
+  return plot;
+}
+
+}  // namespace kvcast::reports
