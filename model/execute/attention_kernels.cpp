@@ -103,7 +103,8 @@ void tiled_attention(const Call& call, const TiledAttention& op) {
                     .values = values,
                     .bias = op.has_sinks || op.kept > 0 ? nullptr : last,
                     .sinks = op.has_sinks ? last->data : nullptr,
-                    .first = op.has_first ? &call.inputs.back() : nullptr};
+                    .first = op.has_first ? &call.inputs.back() : nullptr,
+                    .log_sums = call.more_outputs.empty() ? nullptr : call.more_outputs[0].data};
   std::vector<SequencePart> parts = parts_of(call, op.mask);
   for (SequencePart& part : parts) {
     part.first_read = a.seen_by(part, 0).first / key_panel * key_panel;
@@ -123,8 +124,9 @@ void tiled_attention(const Call& call, const TiledAttention& op) {
     }
     return attend_many({call.node, inputs, call.output, call.symbols}, a, parts);
   }
-  const auto ones = std::stable_partition(parts.begin(), parts.end(),
-                                          [](const SequencePart& p) { return p.queries > 1; });
+  const auto ones = std::stable_partition(parts.begin(), parts.end(), [&](const SequencePart& p) {
+    return p.queries > 1 || a.log_sums != nullptr;
+  });
   const std::span many(parts.begin(), ones);
   if (!many.empty()) attend_many(call, a, many);
   if (ones != parts.end()) attend_one(call, a, {ones, parts.end()});

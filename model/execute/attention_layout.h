@@ -63,6 +63,7 @@ struct Attention {
   const Operand* bias;
   const float* sinks;    ///< null: none
   const Operand* first;  ///< FirstSeen's result; null: the mask says all
+  float* log_sums;       ///< of Σ exp(score) [queries, heads]; null: not asked for
 
   /// The keys that a query of a sequence sees.
   KeyRange seen_by(const SequencePart& part, std::size_t query) const;

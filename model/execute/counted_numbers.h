@@ -24,6 +24,19 @@ N softplus(N x) {
   return x > 20 ? x : std::log1p(std::exp(x));
 }
 
+// Of numbers of other types, what argument-dependent lookup finds.
+using std::erf;
+using std::exp;
+using std::log;
+using std::sqrt;
+using std::tanh;
+
+/// What angles are computed in, in which nothing is differentiated.
+template <typename N>
+struct AngleNumber {
+  using Type = N;
+};
+
 /// A number whose arithmetic is counted; N is float or double.
 template <typename N>
 struct Real {
@@ -43,21 +56,28 @@ struct Real {
   friend N number_of(Real a) { return a.value; }
   Real& operator+=(Real b) { return *this = *this + b; }
   friend bool at_least(Real a, Real b) { return counted(a.value).value >= b.value; }
-  friend Real maximum(Real a, Real b) { return counted(std::max(a.value, b.value)); }
-  friend Real minimum(Real a, Real b) { return counted(std::min(a.value, b.value)); }
-  friend Real exponential(Real a) { return counted(std::exp(a.value)); }
+  friend bool above(Real a, Real b) { return counted(a.value).value > b.value; }
+  friend Real magnitude(Real a) { return counted(a.value < N{0} ? N{0} - a.value : a.value); }
+  /// a, -a, or 0 where b is 0
+  friend Real with_sign_of(Real a, Real b) {
+    return counted(b.value < N{0} ? N{0} - a.value : N{0} < b.value ? a.value : N{0});
+  }
+  friend Real maximum(Real a, Real b) { return counted(a.value < b.value ? b.value : a.value); }
+  friend Real minimum(Real a, Real b) { return counted(b.value < a.value ? b.value : a.value); }
+  friend Real logarithm(Real a) { return counted(log(a.value)); }
+  friend Real exponential(Real a) { return counted(exp(a.value)); }
   friend Real softplus(Real a) {
     counted_flops += 2;
     return counted(kvcast::execute::softplus(a.value));
   }
-  friend Real hyperbolic_tangent(Real a) { return counted(std::tanh(a.value)); }
-  friend Real error_function(Real a) { return counted(std::erf(a.value)); }
-  friend Real square_root(Real a) { return counted(std::sqrt(a.value)); }
-  friend Real inverse_square_root(Real a) { return counted(1 / std::sqrt(a.value)); }
+  friend Real hyperbolic_tangent(Real a) { return counted(tanh(a.value)); }
+  friend Real error_function(Real a) { return counted(erf(a.value)); }
+  friend Real square_root(Real a) { return counted(sqrt(a.value)); }
+  friend Real inverse_square_root(Real a) { return counted(N{1} / sqrt(a.value)); }
 };
 
 /// The elements of an operand that were touched. A gather reads an element anew for each row that
-/// asks for it.
+/// asks for it, and a scatter writes it anew.
 class Touched {
  public:
   explicit Touched(const Operand& operand)
@@ -108,6 +128,10 @@ class Writer : public Touched {
   using Touched::Touched;
   void operator()(std::size_t i, Real<N> x) {
     touch(i);
+    *at<N>(i) = x.value;
+  }
+  void scatter(std::size_t i, Real<N> x) {
+    gathered();
     *at<N>(i) = x.value;
   }
   /// An element written before, still in a register.

@@ -114,7 +114,7 @@ void attention_values(const Call& call, const Heads& heads) {
                              l.query_offset(head) + row * stride + first,
                         .ldc = stride};
         if (!vectors) {
-          multiply(product, false);
+          multiply(product, {});
           continue;
         }
         for (std::size_t k = 0; k < keys; k += value_keys) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/execute/block_product.h"
+#include "model/execute/gradient_kernels.h"
 #include "model/execute/matrix.h"
 #include "model/execute/parallel_rows.h"
 #include "model/execute/plain_loops.h"
@@ -54,8 +55,8 @@ struct FastKernels {
   }
   template <typename O>
   void operator()(const O& op) const {
-    if constexpr (is_training<O>) {
-      KVCAST_ASSERT(false);
+    if constexpr (has_gradient_kernel<O>) {
+      run_gradient(call, op);
     } else {
       run_shared(*this, op);
     }
@@ -72,13 +73,35 @@ struct FastKernels {
       }
       id -= op.first_row;
       if (op.first_for_unknown && id >= in(0).shape[0]) id = 0;
-      in(0).table->read_rows(id, row);
+      if (in(0).table != nullptr) {
+        in(0).table->read_rows(id, row);
+      } else {
+        std::copy_n(in(0).data + id * features(), features(), row.begin());
+      }
     }
   }
 
-  void operator()(const Linear&) const {
+  void operator()(const Linear& op) const {
     const float* bias = call.inputs.size() > 2 ? in(2).data : nullptr;
-    in(1).matrix->multiply(in(0).data, out.rows(), out.data, bias);
+    if (in(1).matrix != nullptr) {
+      KVCAST_ASSERT(!op.transposed);
+      return in(1).matrix->multiply(in(0).data, out.rows(), out.data, bias);
+    }
+    multiply_in_pieces({.m = out.rows(),
+                        .n = features(),
+                        .k = in(0).shape.back(),
+                        .a = in(0).data,
+                        .lda = in(0).shape.back(),
+                        .b = in(1).data,
+                        .ldb = in(1).shape[1],
+                        .c = out.data,
+                        .ldc = features()},
+                       {.b_transposed = !op.transposed});
+    if (bias == nullptr) return;
+    for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
+      float* const row = out.data + r * features();
+      combine_rows(Function::Add, row, bias, row, features());
+    });
   }
 
   void operator()(const HeadLinear& op) const {
@@ -101,7 +124,7 @@ struct FastKernels {
                             .c = out.data + h * to,
                             .ldc = op.num_heads * to};
       if (!streams) {
-        multiply(product, !op.transposed);
+        multiply(product, {.b_transposed = !op.transposed});
       } else if (op.transposed) {
         multiply_block(product);
       } else {
@@ -209,8 +232,9 @@ struct FastKernels {
     const std::size_t n = features() / op.groups;
     for_rows(out.rows() * op.groups, out.shape.elements(), [&](std::size_t r) {
       const float* w = call.inputs.size() > 1 ? in(1).data : nullptr;
-      rms_norm_row(in(0).data + r * n, w, op.unit_offset ? 1.0F : 0.0F, static_cast<float>(op.eps),
-                   out.data + r * n, n);
+      const float root = rms_norm_row(in(0).data + r * n, w, op.unit_offset ? 1.0F : 0.0F,
+                                      static_cast<float>(op.eps), out.data + r * n, n);
+      if (!call.more_outputs.empty()) call.more_outputs[0].data[r] = root;
     });
   }
 
@@ -221,8 +245,11 @@ struct FastKernels {
         if (call.inputs.size() <= input) return nullptr;
         return in(input).data + r * n % in(input).shape.elements();
       };
-      layer_norm_row(in(0).data + r * n, part(1), part(2), static_cast<float>(op.eps),
-                     out.data + r * n, n);
+      const auto [mean, root] = layer_norm_row(in(0).data + r * n, part(1), part(2),
+                                               static_cast<float>(op.eps), out.data + r * n, n);
+      if (call.more_outputs.empty()) return;
+      call.more_outputs[0].data[2 * r] = mean;
+      call.more_outputs[0].data[2 * r + 1] = root;
     });
   }
 

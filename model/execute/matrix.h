@@ -44,8 +44,17 @@ class Matrix {
   float* data_;
 };
 
-/// The product for operands of any size, in oneDNN; B is [n, k] with `transposed`, else [k, n].
-/// Called inside a parallel region it runs on the calling thread.
-void multiply(const Product& product, bool transposed);
+/// How the operands of a Product lie, and whether it is added to C.
+struct ProductForm {
+  bool a_transposed = false;  ///< A is [k, m]
+  bool b_transposed = false;  ///< B is [n, k]
+  bool accumulates = false;
+};
+/// The product for operands of any size, in oneDNN. Called inside a parallel region it runs on the
+/// calling thread.
+void multiply(const Product& product, const ProductForm& form);
+/// The same on all threads, in pieces that depend on the sizes alone: the results are the same on
+/// any number of threads.
+void multiply_in_pieces(const Product& product, const ProductForm& form);
 
 }  // namespace kvcast::execute

@@ -13,7 +13,8 @@
 
 namespace kvcast::execute {
 
-/// The operands of one call, counting what is touched. N is float or double.
+/// The operands of one call, counting what is touched. N is what the numbers are computed in: float
+/// or double, or a type of this kind.
 template <typename N>
 class PlainOperands {
  public:
@@ -72,10 +73,9 @@ class PlainOperands {
 
   std::vector<Reader<N>> in_;
   Writer<N> out_;
-
- private:
   std::vector<Writer<N>> more_;  ///< the outputs after the first
 
+ private:
   static std::size_t slot(const Touched& t) {
     return static_cast<std::size_t>(t.operand().info->storage);
   }
@@ -87,6 +87,7 @@ class PlainAttention : public PlainOperands<N> {
   using Base = PlainOperands<N>;
   using Base::in_;
   using Base::lowest;
+  using Base::more_;
   using Base::out_;
 
  public:
@@ -94,6 +95,7 @@ class PlainAttention : public PlainOperands<N> {
   using Base::in_shape;
   using Base::out_shape;
   using Real = execute::Real<N>;
+  using Angle = typename AngleNumber<N>::Type;
   using Base::Base;
 
   void operator()(const AttentionScores& op) {
@@ -182,7 +184,7 @@ class PlainAttention : public PlainOperands<N> {
     }
   }
 
- private:
+ protected:
   static std::size_t query_index(const Heads& h, std::size_t row, std::size_t head) {
     return (row * h.num_attention_heads + head) * h.head_dim;
   }
@@ -193,6 +195,8 @@ class PlainAttention : public PlainOperands<N> {
   static std::size_t kv_in_row(const Heads& h, std::size_t head) {
     return head / (h.num_attention_heads / h.num_key_value_heads) * h.head_dim;
   }
+
+ private:
   Real dot(const Heads& h, std::size_t q, std::size_t k) {
     Real sum;
     for (std::size_t d = 0; d < h.head_dim; ++d) sum += in_[0](q + d) * key(k + d);
@@ -229,7 +233,7 @@ class PlainAttention : public PlainOperands<N> {
     const std::size_t first = visible_range(op.mask, past, keys).first;
     const std::size_t end = visible_range(op.mask, past + out_shape()[1] - 1, keys).end;
     const std::size_t half = op.key_rope->inverse_frequencies.size();
-    const RopeAngleTable<N>& angles = rope_angles<N>(op.key_rope, keys);
+    const RopeAngleTable<Angle>& angles = rope_angles<Angle>(op.key_rope, keys);
     rotated_keys_.resize(in_shape(1).elements());
     for (std::size_t b = 0; b < in_shape(1)[0]; ++b) {
       for (std::size_t t = first; t < end; ++t) {
@@ -245,7 +249,7 @@ class PlainAttention : public PlainOperands<N> {
       }
     }
   }
-  void rotate(std::size_t i, std::size_t j, N cosine, N sine) {
+  void rotate(std::size_t i, std::size_t j, Angle cosine, Angle sine) {
     const Real c{cosine};
     const Real s{sine};
     rotated_keys_[i] = in_[1](i) * c - in_[1](j) * s;
@@ -335,6 +339,7 @@ class PlainAttention : public PlainOperands<N> {
       }
       out_(query_index(v, query, head) + d, o / sum);
     }
+    if (!more_.empty()) more_[0](query * h.num_attention_heads + head, peak + logarithm(sum));
   }
 
   // Copies of rows, laid out as the inputs.

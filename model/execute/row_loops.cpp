@@ -119,19 +119,23 @@ KVCAST_VECTOR_CLONES void above_most_of_row(float cutoff, const float* x, float*
   each(x, y, n, [=](float v) { return v > edge ? v - edge : 0.0F; });
 }
 
-KVCAST_VECTOR_CLONES void rms_norm_row(const float* x, const float* w, float unit, float eps,
-                                       float* y, std::size_t n) {
+KVCAST_VECTOR_CLONES float rms_norm_row(const float* x, const float* w, float unit, float eps,
+                                        float* y, std::size_t n) {
   float squares = 0;
 #pragma omp simd reduction(+ : squares)
   for (std::size_t i = 0; i < n; ++i) squares += x[i] * x[i];
   const float root = 1.0F / std::sqrt(squares / static_cast<float>(n) + eps);
-  if (w == nullptr) return each(x, y, n, [=](float v) { return v * root; });
+  if (w == nullptr) {
+    each(x, y, n, [=](float v) { return v * root; });
+    return root;
+  }
 #pragma omp simd
   for (std::size_t i = 0; i < n; ++i) y[i] = x[i] * root * (unit + w[i]);
+  return root;
 }
 
-KVCAST_VECTOR_CLONES void layer_norm_row(const float* x, const float* w, const float* b, float eps,
-                                         float* y, std::size_t n) {
+KVCAST_VECTOR_CLONES MeanAndRoot layer_norm_row(const float* x, const float* w, const float* b,
+                                                float eps, float* y, std::size_t n) {
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (std::size_t i = 0; i < n; ++i) sum += x[i];
@@ -144,6 +148,7 @@ KVCAST_VECTOR_CLONES void layer_norm_row(const float* x, const float* w, const f
   for (std::size_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * root;
   if (w != nullptr) combine_rows(Function::Multiply, y, w, y, n);
   if (b != nullptr) combine_rows(Function::Add, y, b, y, n);
+  return {mean, root};
 }
 
 KVCAST_VECTOR_CLONES float mean_of_row(const float* x, std::size_t n) {

@@ -20,11 +20,15 @@ void clamped_gate_row(float limit, float alpha, const float* gate, const float* 
                       std::size_t n);
 /// y[i] = max(x[i] - mean - cutoff·σ, 0), σ the row's standard deviation
 void above_most_of_row(float cutoff, const float* x, float* y, std::size_t n);
-/// y = x·rsqrt(mean(x²) + eps)·(unit + w); a null w is 1.
-void rms_norm_row(const float* x, const float* w, float unit, float eps, float* y, std::size_t n);
-/// y = (x - mean)·rsqrt(variance + eps)·w + b; w and b may be null.
-void layer_norm_row(const float* x, const float* w, const float* b, float eps, float* y,
-                    std::size_t n);
+/// y = x·root·(unit + w), root = rsqrt(mean(x²) + eps), which it returns; a null w is 1.
+float rms_norm_row(const float* x, const float* w, float unit, float eps, float* y, std::size_t n);
+struct MeanAndRoot {
+  float mean;
+  float root;
+};
+/// y = (x - mean)·root·w + b, root = rsqrt(variance + eps); w and b may be null.
+MeanAndRoot layer_norm_row(const float* x, const float* w, const float* b, float eps, float* y,
+                           std::size_t n);
 float mean_of_row(const float* x, std::size_t n);
 float largest_of_row(const float* x, std::size_t n);
 /// No infinity and no NaN.

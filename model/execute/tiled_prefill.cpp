@@ -131,6 +131,10 @@ class QueryBlock {
       }
       map_row(Function::Scale, share, &out_[i * width_], out + i * a.values.query_stride,
               value_dim_);
+      if (a.log_sums != nullptr) {
+        const std::size_t row = sequence.first_query + first + i;
+        a.log_sums[row * a.layout.num_heads + head] = peak_[i] + std::log(sum_[i]);
+      }
     }
   }
 

@@ -162,7 +162,9 @@ class Differentiation final : public Backward {
     std::vector<TensorId> outputs = std::move(node.outputs);
     node.outputs.clear();
     std::optional<TensorInfo> saved;
-    if (saves && active_[outputs.front().index]) saved = saved_result(forward_, forward_.nodes()[n]);
+    if (saves && active_[outputs.front().index]) {
+      saved = saved_result(forward_, forward_.nodes()[n]);
+    }
     if (saved) results.push_back(*saved);
     for (TensorId& id : node.inputs) id = place(id);
     const std::vector<TensorId> made = graph_.add_node(std::move(node), std::move(results));
@@ -264,7 +266,7 @@ class Differentiation final : public Backward {
 }  // namespace
 
 Recompute parse_recompute(std::string_view word) {
-  return parse_word("recomputation", word, recompute_words);
+  return parse_word(word, "recomputation", recompute_words);
 }
 
 std::string_view name(Recompute recompute) { return word_for(recompute, recompute_words); }

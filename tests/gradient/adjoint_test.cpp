@@ -1,0 +1,327 @@
+// Every adjoint against its operator: ⟨ȳ, J·v⟩ = ⟨Jᵀ·ȳ, v⟩ in fp64, J·v by dual numbers.
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "model/base/error.h"
+#include "tests/gradient/training_numbers.h"
+
+namespace kvcast::execute {
+namespace {
+
+constexpr double tolerance = 1e-12;
+
+/// A graph of a few operators, closed by a loss that is linear in what it is given.
+class Case {
+ public:
+  TensorId weight(const std::string& name, std::vector<Count> shape) {
+    return graph_.add_tensor({name, std::move(shape), DType::FP64, Storage::Weights, {}});
+  }
+  TensorId input(const std::string& name, std::vector<Count> shape,
+                 std::vector<double> values = {}) {
+    if (!values.empty()) fixed_[name] = std::move(values);
+    return graph_.add_tensor({name, std::move(shape), DType::FP64, Storage::Activations, {}});
+  }
+  TensorId add(Op op, std::vector<TensorId> inputs, std::vector<Count> shape) {
+    return graph_.add_node({std::move(op), std::move(inputs), {}, "case", "", no_layer},
+                           info(std::move(shape)));
+  }
+  /// Σ factor∘y: with targets far below y the mean absolute error is linear.
+  void close(TensorId y) {
+    const std::vector<Count> shape = graph_.tensor(y).shape;
+    const TensorId factor = input("factor", shape);
+    const TensorId scaled = add(Elementwise{Function::Multiply}, {y, factor}, shape);
+    const TensorId far = input("far", shape, {-1e3});
+    const TensorId share = input("share", {1}, {1});
+    loss(MeanAbsoluteError{}, {scaled, far, share}, shape);
+  }
+  void loss(Op op, std::vector<TensorId> inputs, std::vector<Count> shape) {
+    graph_.add_node({std::move(op), std::move(inputs), {}, "loss", "", no_layer},
+                    {info(std::move(shape)), info({1})});
+  }
+  Symbols& symbols() { return symbols_; }
+
+  void check() {
+    const SymbolValues values = symbols_.resolve({1, 1, 1});
+    for (const bool accumulates : {false, true}) {
+      GradientOptions options;
+      options.weight_gradients = DType::FP64;
+      options.accumulates = accumulates;
+      const TrainingPass pass = with_gradients(graph_, options);
+      counted_run(pass.graph, values, fixed_, 1);
+      for (const unsigned seed : {1U, 2U, 3U}) {
+        const AdjointPair pair = adjoint_pair(pass, values, fixed_, seed);
+        CHECK(pair.size > 0);
+        CHECK(pair.error() < tolerance);
+      }
+    }
+  }
+
+ private:
+  static TensorInfo info(std::vector<Count> shape) {
+    return {"", std::move(shape), DType::FP64, Storage::Activations, {}};
+  }
+  Symbols symbols_;
+  Graph graph_;
+  FixedInputs fixed_;
+};
+
+/// One operator on weights of these shapes.
+void check_operator(const Op& op, const std::vector<std::vector<Count>>& inputs,
+                    std::vector<Count> output) {
+  Case c;
+  std::vector<TensorId> ids;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    ids.push_back(c.weight("w" + std::to_string(i), inputs[i]));
+  }
+  c.close(c.add(op, ids, std::move(output)));
+  c.check();
+}
+
+TEST_CASE("adjoint: products with weights") {
+  check_operator(Linear{}, {{2, 3, 5}, {7, 5}}, {2, 3, 7});
+  check_operator(Linear{}, {{2, 3, 5}, {7, 5}, {7}}, {2, 3, 7});
+  // 6 heads over 3 blocks of 4 outputs and 5 inputs.
+  check_operator(HeadLinear{6, 3, false}, {{2, 3, 30}, {12, 5}}, {2, 3, 24});
+  check_operator(HeadLinear{6, 3, true}, {{2, 3, 24}, {12, 5}}, {2, 3, 30});
+}
+
+TEST_CASE("adjoint: rows of a table are added up where ids repeat") {
+  Case c;
+  const TensorId table = c.weight("table", {5, 4});
+  const TensorId ids = c.input("ids", {2, 3}, {4, 0, 4, 2, 4, 0});
+  c.close(c.add(Embedding{}, {table, ids}, {2, 3, 4}));
+  c.check();
+}
+
+TEST_CASE("adjoint: a table that is also the head's weight has one gradient") {
+  Case c;
+  const TensorId table = c.weight("table", {5, 4});
+  const TensorId ids = c.input("ids", {2, 3}, {4, 0, 4, 2, 4, 0});
+  const TensorId x = c.add(Embedding{}, {table, ids}, {2, 3, 4});
+  c.close(c.add(Linear{}, {x, table}, {2, 3, 5}));
+  c.check();
+}
+
+TEST_CASE("adjoint: eager attention") {
+  const Heads heads{6, 3, 5};
+  check_operator(AttentionScores{heads}, {{2, 4, 30}, {2, 7, 15}}, {2, 6, 4, 7});
+  check_operator(AttentionValues{heads}, {{2, 6, 4, 7}, {2, 7, 15}}, {2, 4, 30});
+  check_operator(Softmax{}, {{2, 3, 4, 7}}, {2, 3, 4, 7});
+  check_operator(RepeatHeads{2, 5}, {{2, 4, 15}}, {2, 4, 30});
+}
+
+/// `change` what differs from a plain causal attention.
+void check_attention(std::uint64_t queries, std::uint64_t keys, std::vector<Count> bias_shape,
+                     const std::function<void(TiledAttention&)>& change) {
+  Case c;
+  TiledAttention op;
+  op.heads = {6, 3, 5};
+  op.scale = 0.3;
+  change(op);
+  const Heads& h = op.heads;
+  const Heads v = op.value_heads();
+  op.visible_pairs = visible_pairs(op.mask, queries, keys, c.symbols());
+  op.visible_keys = visible_keys(op.mask, queries, keys, c.symbols());
+  std::vector<TensorId> inputs{c.weight("q", {2, queries, h.num_attention_heads * h.head_dim}),
+                               c.weight("k", {2, keys, h.num_key_value_heads * h.head_dim})};
+  inputs.push_back(op.values_are_keys
+                       ? inputs[1]
+                       : c.weight("v", {2, keys, v.num_key_value_heads * v.head_dim}));
+  if (!bias_shape.empty()) inputs.push_back(c.input("bias", std::move(bias_shape)));
+  c.close(c.add(op, inputs, {2, queries, h.num_attention_heads * v.head_dim}));
+  c.check();
+}
+
+TEST_CASE("adjoint: tiled attention") {
+  check_attention(7, 7, {}, [](TiledAttention& /*op*/) {});
+  check_attention(4, 7, {}, [](TiledAttention& op) {
+    op.mask.past = 3;
+    op.scale = 1;
+  });
+  check_attention(7, 7, {}, [](TiledAttention& op) { op.mask.window = 3; });
+  check_attention(7, 7, {}, [](TiledAttention& op) { op.mask.chunk = 3; });
+  check_attention(4, 7, {}, [](TiledAttention& op) { op.mask.causal = false; });
+  // Caps that scores come near.
+  check_attention(7, 7, {}, [](TiledAttention& op) {
+    op.scale = 0.9;
+    op.softcap = 1.5;
+  });
+  check_attention(7, 7, {6, 7, 7}, [](TiledAttention& op) { op.softcap = 1.5; });
+  check_attention(7, 7, {6, 1, 7}, [](TiledAttention& /*op*/) {});
+  // Values of another width, in fewer heads, or in the keys.
+  check_attention(7, 7, {}, [](TiledAttention& op) {
+    op.num_value_heads = 2;
+    op.value_dim = 4;
+  });
+  check_attention(7, 7, {}, [](TiledAttention& op) {
+    op.value_dim = 3;
+    op.values_are_keys = true;
+    op.num_value_heads = 3;
+  });
+}
+
+TEST_CASE("adjoint: elementary functions") {
+  const std::vector<Count> shape{2, 3, 5};
+  for (const Function f : {Function::Copy, Function::OnePlus, Function::Square, Function::Relu,
+                           Function::Silu, Function::Gelu, Function::GeluTanh, Function::QuickGelu,
+                           Function::SquaredRelu, Function::Sigmoid}) {
+    CAPTURE(name(f));
+    check_operator(Elementwise{f}, {shape}, shape);
+  }
+  for (const Function f :
+       {Function::Scale, Function::ClampBelow, Function::SoftCap, Function::Clamp}) {
+    CAPTURE(name(f));
+    check_operator(Elementwise{f, 0.4}, {shape}, shape);
+  }
+  Case c;  // of a positive number
+  const TensorId x = c.weight("x", shape);
+  const TensorId square = c.add(Elementwise{Function::Square}, {x}, shape);
+  c.close(c.add(Elementwise{Function::InverseRoot, 0.1}, {square}, shape));
+  c.check();
+}
+
+TEST_CASE("adjoint: what an elementwise operator repeats is summed over its copies") {
+  for (const Function f : {Function::Add, Function::Multiply, Function::Center}) {
+    CAPTURE(name(f));
+    check_operator(Elementwise{f}, {{2, 3, 6}, {2, 3, 6}}, {2, 3, 6});
+    check_operator(Elementwise{f}, {{2, 3, 6}, {6}}, {2, 3, 6});
+    check_operator(Elementwise{f}, {{2, 3, 6}, {2, 3, 1}}, {2, 3, 6});
+    check_operator(Elementwise{f}, {{2, 3, 6}, {3, 6}}, {2, 3, 6});
+    check_operator(Elementwise{f}, {{2, 3, 6}, {3}}, {2, 3, 6});           // as of each head
+    check_operator(Elementwise{f}, {{2, 3, 6}, {2, 3, 2, 1}}, {2, 3, 6});  // one of each run
+  }
+}
+
+TEST_CASE("adjoint: an operand that is read twice") {
+  Case c;
+  const TensorId x = c.weight("x", {2, 3, 4});
+  const TensorId y = c.add(Elementwise{Function::Multiply}, {x, x}, {2, 3, 4});
+  const TensorId z = c.add(Elementwise{Function::Silu}, {y}, {2, 3, 4});
+  c.close(c.add(Elementwise{Function::Add}, {z, y}, {2, 3, 4}));
+  c.check();
+}
+
+TEST_CASE("adjoint: gates") {
+  for (const Function f : {Function::Relu, Function::Silu, Function::Gelu, Function::GeluTanh,
+                           Function::QuickGelu, Function::SquaredRelu, Function::Sigmoid}) {
+    CAPTURE(name(f));
+    check_operator(GatedActivation{f}, {{2, 3, 5}, {2, 3, 5}}, {2, 3, 5});
+  }
+}
+
+TEST_CASE("adjoint: norms") {
+  const std::vector<Count> x{2, 3, 8};
+  check_operator(RowMean{}, {x}, {2, 3, 1});
+  check_operator(RmsNorm{0.1}, {x}, x);
+  check_operator(RmsNorm{0.1}, {x, {8}}, x);
+  check_operator(RmsNorm{0.1, true}, {x, {8}}, x);
+  check_operator(RmsNorm{0.1, false, 2}, {x, {4}}, x);
+  check_operator(RmsNorm{0.1, true, 2}, {x, {4}}, x);
+  check_operator(LayerNorm{0.1}, {x}, x);
+  check_operator(LayerNorm{0.1}, {x, {8}}, x);
+  check_operator(LayerNorm{0.1}, {x, {8}, {8}}, x);
+  check_operator(LayerNorm{0.1, 2}, {x, {8}}, x);
+  check_operator(LayerNorm{0.1, 2}, {x, {4}}, x);
+}
+
+TEST_CASE("adjoint: rotations, with a gain, which the inverse would divide by") {
+  for (const bool interleaved : {false, true}) {
+    const auto table = std::make_shared<RopeTable>(
+        RopeTable{.inverse_frequencies = {1, 0.3}, .gain = 1.2, .interleaved = interleaved});
+    for (const bool inverse : {false, true}) {
+      // Two pairs of a head of five: one dim stays.
+      check_operator(Rope{3, 5, table, 2, inverse}, {{2, 4, 15}}, {2, 4, 15});
+    }
+    check_operator(RotateHalf{3, 4, interleaved}, {{2, 4, 15}}, {2, 4, 15});
+  }
+  check_operator(ScaleByPosition{0.3, 2, 1}, {{2, 4, 5}}, {2, 4, 5});
+}
+
+TEST_CASE("adjoint: cross-entropy with rows that have no target") {
+  for (const double z : {0.0, 0.2}) {
+    Case c;
+    const TensorId x = c.weight("x", {2, 3, 7});
+    const TensorId targets = c.input("targets", {2, 3}, {3, -1, 0, 6, 6, -1});
+    const TensorId share = c.input("share", {1}, {0.25});
+    c.loss(CrossEntropy{0.7, z}, {x, targets, share}, {2, 3, 7});
+    c.check();
+  }
+}
+
+TEST_CASE("adjoint: mean absolute error") {
+  Case c;
+  const TensorId x = c.weight("x", {2, 3, 7});
+  const TensorId y = c.input("y", {2, 3, 7});
+  const TensorId share = c.input("share", {1}, {0.25});
+  c.loss(MeanAbsoluteError{0.7}, {x, y, share}, {2, 3, 7});
+  c.check();
+}
+
+TEST_CASE("adjoint: the mean absolute error has no gradient where it is 0") {
+  std::vector<double> x{1, 2, 3, 4};
+  std::vector<double> y{1, 5, 2, 4};
+  std::vector<double> share{0.5};
+  std::vector<double> gradient(4);
+  std::vector<double> loss(1);
+  const TensorInfo info{"", {2, 2}, DType::FP64, Storage::Activations, {}};
+  const auto operand = [&](std::vector<double>& numbers, Shape shape) {
+    Operand o;
+    o.info = &info;
+    o.shape = shape;
+    o.data = reinterpret_cast<float*>(numbers.data());
+    o.batch_stride = shape.sequence_elements();
+    return o;
+  };
+  const std::vector<Operand> inputs{operand(x, {2, 2}), operand(y, {2, 2}), operand(share, {1})};
+  const Operand output = operand(gradient, {2, 2});
+  const std::vector<Operand> more{operand(loss, {1})};
+  const Node node{MeanAbsoluteError{3}, {}, {}, "", "", no_layer};
+  Call call{node, inputs, output, {}};
+  call.more_outputs = more;
+  run_plain(call, DType::FP64);
+  // 3·0.5/2 of each feature.
+  CHECK(gradient == std::vector<double>{0, -0.75, 0.75, 0});
+  CHECK(loss[0] == 0.75 * 4);
+}
+
+TEST_CASE("AdamW: the first step is -lr·sign(g), and decay shrinks what has no gradient") {
+  std::vector<double> w{1, 2, 3};
+  std::vector<double> g{4, -0.001, 0};
+  std::vector<double> m(3);
+  std::vector<double> v(3);
+  std::vector<double> settings{0.1, 1 / (1 - 0.9), 1 / (1 - 0.95), 0.5};
+  const TensorInfo info{"", {3}, DType::FP64, Storage::Activations, {}};
+  const auto operand = [&](std::vector<double>& numbers) {
+    Operand o;
+    o.info = &info;
+    o.shape = {numbers.size()};
+    o.data = reinterpret_cast<float*>(numbers.data());
+    o.batch_stride = 1;
+    return o;
+  };
+  const std::vector<Operand> inputs{operand(w), operand(g), operand(m), operand(v),
+                                    operand(settings)};
+  const std::vector<Operand> more{inputs[2], inputs[3]};
+  const AdamW op{.eps = 1e-8, .weight_decay = 0.2};
+  const Node node{op, {}, {}, "", "", no_layer};
+  Call call{node, inputs, inputs[0], {}};
+  call.more_outputs = more;
+  run_plain(call, DType::FP64);
+  // The gradient is halved by the clip.
+  const auto expected = [](double weight, double gradient) {
+    return weight * (1 - 0.1 * 0.2) - 0.1 * gradient / (std::abs(gradient) + 1e-8);
+  };
+  CHECK(std::abs(w[0] - expected(1, 2)) < 1e-15);
+  CHECK(std::abs(w[1] - expected(2, -0.0005)) < 1e-12);
+  CHECK(w[2] == 3 * (1 - 0.1 * 0.2));
+  CHECK(std::abs(m[0] - 0.1 * 2) < 1e-15);
+  CHECK(std::abs(v[0] - 0.05 * 4) < 1e-15);
+}
+
+}  // namespace
+}  // namespace kvcast::execute

@@ -1,0 +1,334 @@
+// The fast kernels of training against the plain loops, and on one thread against two.
+#include <cmath>
+#include <functional>
+#include <random>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "model/execute/kernels.h"
+#include "model/execute/machine_probe.h"
+#include "model/execute/plain_loops.h"
+#include "model/graph/work.h"
+#include "tests/execute/relative_difference.h"
+
+namespace kvcast::execute {
+namespace {
+
+constexpr double tolerance = 1e-5;
+
+/// Tensors of one operator in both types of number.
+class Numbers {
+ public:
+  Numbers(Shape shape, unsigned seed) : shape_(shape), narrow_(shape.elements()) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (float& x : narrow_) x = normal(random);
+    widen();
+  }
+  /// Whole numbers below `limit`, and as many -1.
+  void choose(unsigned limit) {
+    for (std::size_t i = 0; i < narrow_.size(); ++i) {
+      narrow_[i] = i % 7 == 3 ? -1.0F : static_cast<float>(i * i * 31 % limit);
+    }
+    widen();
+  }
+  void set(std::vector<float> values) {
+    narrow_ = std::move(values);
+    widen();
+  }
+  void round_from_wide() {
+    for (std::size_t i = 0; i < wide_.size(); ++i) narrow_[i] = static_cast<float>(wide_[i]);
+  }
+  Operand operand(const TensorInfo& info, bool wide) {
+    Operand o;
+    o.info = &info;
+    o.shape = shape_;
+    o.data = wide ? reinterpret_cast<float*>(wide_.data()) : narrow_.data();
+    o.batch_stride = shape_.sequence_elements();
+    return o;
+  }
+  const std::vector<float>& narrow() const { return narrow_; }
+  const std::vector<double>& wide() const { return wide_; }
+
+ private:
+  void widen() { wide_.assign(narrow_.begin(), narrow_.end()); }
+  Shape shape_;
+  std::vector<float> narrow_;
+  std::vector<double> wide_;
+};
+
+/// One operator, its inputs and outputs. `shared` outputs lie where an input does.
+struct OperatorRun {
+  Op op;
+  std::vector<Numbers> inputs;
+  std::vector<Numbers> outputs;
+  std::vector<std::pair<std::size_t, std::size_t>> shared = {};  ///< output, input
+
+  void run(bool wide) {
+    const TensorInfo info{"", {}, wide ? DType::FP64 : DType::FP32, Storage::Activations, {}};
+    std::vector<Operand> in;
+    std::vector<Operand> out;
+    for (Numbers& x : inputs) in.push_back(x.operand(info, wide));
+    for (Numbers& x : outputs) out.push_back(x.operand(info, wide));
+    for (const auto& [o, i] : shared) out[o].data = in[i].data;
+    const Node node{op, {}, {}, "", "", no_layer};
+    const std::vector<std::uint64_t> symbols{1, 1, 1};
+    Call call{node, in, out[0], symbols};
+    call.more_outputs = std::span(out).subspan(1);
+    if (wide) {
+      run_plain(call, DType::FP64);
+    } else {
+      run_fast(call);
+    }
+  }
+  const Numbers& result(std::size_t o) const {
+    for (const auto& [output, input] : shared) {
+      if (output == o) return inputs[input];
+    }
+    return outputs[o];
+  }
+};
+
+void check(const OperatorRun& start) {
+  CAPTURE(name(start.op));
+  OperatorRun plain = start;
+  plain.run(true);
+  OperatorRun one = start;
+  OperatorRun two = start;
+  use_threads(1);
+  one.run(false);
+  use_threads(2);
+  two.run(false);
+  for (std::size_t o = 0; o < start.outputs.size(); ++o) {
+    CAPTURE(o);
+    const std::vector<double>& expected = plain.result(o).wide();
+    const std::vector<float>& fast = one.result(o).narrow();
+    const std::vector<double> wide(fast.begin(), fast.end());
+    if (expected.size() == 1) {
+      CHECK(std::abs(wide[0] - expected[0]) <= tolerance * std::abs(expected[0]));
+    } else {
+      CHECK(relative_difference(wide, expected) < tolerance);
+    }
+    CHECK((one.result(o).narrow() == two.result(o).narrow()));
+  }
+}
+
+OperatorRun run_of(Op op, const std::vector<Shape>& inputs, const std::vector<Shape>& outputs,
+                   std::vector<std::pair<std::size_t, std::size_t>> shared = {}) {
+  OperatorRun r{std::move(op), {}, {}, std::move(shared)};
+  unsigned seed = 1;
+  for (const Shape& shape : inputs) r.inputs.emplace_back(shape, seed++);
+  for (const Shape& shape : outputs) r.outputs.emplace_back(shape, seed++);
+  return r;
+}
+void check(Op op, const std::vector<Shape>& inputs, const std::vector<Shape>& outputs,
+           std::vector<std::pair<std::size_t, std::size_t>> shared = {}) {
+  check(run_of(std::move(op), inputs, outputs, std::move(shared)));
+}
+
+TEST_CASE("fast gradients: products") {
+  // Sizes about the pieces that threads get.
+  for (const auto& [rows, out, in] : {std::tuple<std::size_t, std::size_t, std::size_t>{5, 7, 3},
+                                      {66, 130, 70},
+                                      {517, 96, 33},
+                                      {130, 1100, 40}}) {
+    check(Linear{}, {{2, rows, in}, {out, in}}, {{2, rows, out}});
+    check(Linear{}, {{2, rows, in}, {out, in}, {out}}, {{2, rows, out}});
+    check(Linear{true}, {{2, rows, out}, {out, in}}, {{2, rows, in}});
+    check(WeightGradient{}, {{2, rows, out}, {2, rows, in}}, {{out, in}});
+    check(WeightGradient{}, {{2, rows, out}, {2, rows, in}, {out, in}}, {{out, in}}, {{0, 2}});
+  }
+  // 6 heads over 3 blocks of 8 outputs and 5 inputs.
+  check(WeightGradient{6, 3}, {{2, 70, 48}, {2, 70, 30}}, {{24, 5}});
+  check(WeightGradient{6, 3}, {{2, 70, 48}, {2, 70, 30}, {24, 5}}, {{24, 5}}, {{0, 2}});
+  check(TransposedValues{{6, 3, 20}}, {{2, 6, 70, 90}, {2, 70, 120}}, {{2, 90, 60}});
+}
+
+TEST_CASE("fast gradients: sums") {
+  check(SumRepeats{}, {{2, 300, 130}}, {{130}});
+  check(SumRepeats{}, {{2, 300, 130}, {130}}, {{130}}, {{0, 1}});
+  check(SumRepeats{}, {{2, 300, 130}}, {{300, 130}});
+  check(SumRepeats{}, {{2, 300, 130}}, {{2, 300, 1}});
+  check(SumRepeats{}, {{2, 300, 130}}, {{10}});
+  check(SumRepeats{}, {{2, 300, 130}}, {{2, 300, 13, 1}});
+  check(SumHeads{3, 10}, {{2, 300, 120}}, {{2, 300, 40}});
+  check(SpreadMean{}, {{2, 300, 1}}, {{2, 300, 70}});
+  check(SumOfSquares{}, {{300, 130}}, {{1}});
+}
+
+TEST_CASE("fast gradients: elementary functions") {
+  const Shape shape{2, 300, 70};
+  for (const Function f :
+       {Function::ClampBelow, Function::Square, Function::SoftCap, Function::InverseRoot,
+        Function::Relu, Function::Silu, Function::Gelu, Function::GeluTanh, Function::QuickGelu,
+        Function::SquaredRelu, Function::Sigmoid, Function::Clamp}) {
+    CAPTURE(name(f));
+    check(ElementwiseGradient{f, 0.4}, {shape, shape}, {shape});
+    check(ElementwiseGradient{f, 0.4}, {shape, shape}, {shape}, {{0, 0}});
+  }
+  for (const Function f : {Function::Relu, Function::Silu, Function::Gelu, Function::GeluTanh,
+                           Function::QuickGelu, Function::SquaredRelu, Function::Sigmoid}) {
+    CAPTURE(name(f));
+    check(GatedActivationGradient{{f}}, {shape, shape, shape}, {shape, shape});
+    check(GatedActivationGradient{{f}}, {shape, shape, shape}, {shape, shape}, {{0, 0}});
+  }
+  // Far from 0: nothing overflows, slopes are 0 and 1.
+  for (const Function f :
+       {Function::Silu, Function::Gelu, Function::GeluTanh, Function::QuickGelu}) {
+    CAPTURE(name(f));
+    OperatorRun r = run_of(ElementwiseGradient{f, 0}, {{1, 6}, {1, 6}}, {{1, 6}});
+    r.inputs[0].set({-1e4F, -90, -12, 12, 90, 1e4F});
+    check(r);
+  }
+}
+
+TEST_CASE("fast gradients: norms and softmax") {
+  const Shape x{2, 150, 96};
+  check(SoftmaxGradient{}, {{2, 3, 70, 90}, {2, 3, 70, 90}}, {{2, 3, 70, 90}});
+  check(SoftmaxGradient{}, {{2, 3, 70, 90}, {2, 3, 70, 90}}, {{2, 3, 70, 90}}, {{0, 0}});
+  const auto forward = [&](bool center, std::uint64_t groups, bool weight) {
+    Op op = RmsNorm{0.1, true, groups};
+    if (center) op = LayerNorm{0.1, groups};
+    std::vector<Shape> inputs{x};
+    if (weight) inputs.push_back({96 / groups});
+    check(op, inputs, {x, {2, 150, groups * (center ? 2 : 1)}});
+  };
+  for (const bool center : {false, true}) {
+    for (const std::uint64_t groups : {1U, 4U}) {
+      forward(center, groups, true);
+      forward(center, groups, false);
+      const Shape saved{2, 150, groups * (center ? 2 : 1)};
+      Op op = RmsNormGradient{{0.1, true, groups}};
+      if (center) op = LayerNormGradient{{0.1, groups}};
+      check(op, {x, x, saved}, {x});
+      check(op, {x, x, saved, {96 / groups}}, {x});
+      const NormWeightGradient of_weight{center, groups};
+      check(of_weight, {x, x, saved}, {{96 / groups}});
+      check(of_weight, {x, x, saved, {96 / groups}}, {{96 / groups}}, {{0, 3}});
+      if (center) check(of_weight, {x, x, saved}, {{96}});
+    }
+  }
+}
+
+TEST_CASE("fast gradients: rows of a table") {
+  for (const bool goes_on : {false, true}) {
+    std::vector<Shape> inputs{{2, 150, 130}, {2, 150}};
+    if (goes_on) inputs.push_back({40, 130});
+    std::vector<std::pair<std::size_t, std::size_t>> shared;
+    if (goes_on) shared = {{0, 2}};
+    OperatorRun r = run_of(ScatterAdd{}, inputs, {{40, 130}}, shared);
+    std::vector<float> ids(300);
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<float>(i * i * 31 % 40);
+    r.inputs[1].set(ids);
+    check(r);
+  }
+}
+
+TEST_CASE("fast gradients: losses") {
+  for (const double z : {0.0, 0.01}) {
+    OperatorRun r = run_of(CrossEntropy{0.7, z}, {{2, 50, 701}, {2, 50}, {1}}, {{2, 50, 701}, {1}});
+    r.inputs[1].choose(701);
+    r.inputs[2].set({0.01F});
+    check(r);
+    r.shared = {{0, 0}};
+    check(r);
+  }
+  check(MeanAbsoluteError{0.7}, {{2, 50, 101}, {2, 50, 101}, {1}}, {{2, 50, 101}, {1}});
+}
+
+TEST_CASE("fast gradients: a step of AdamW") {
+  OperatorRun r =
+      run_of(AdamW{.weight_decay = 0.1}, {{50, 101}, {50, 101}, {50, 101}, {50, 101}, {4}},
+             {{50, 101}, {50, 101}, {50, 101}}, {{0, 0}, {1, 2}, {2, 3}});
+  std::vector<float> variances = r.inputs[3].narrow();
+  for (float& v : variances) v = v * v;
+  r.inputs[3].set(variances);
+  r.inputs[4].set({0.01F, 5.0F, 8.0F, 0.3F});
+  check(r);
+  OperatorRun clip = run_of(ClipFactor{}, {{4}, {1}, {1}}, {{4}, {1}});
+  clip.inputs[1].set({9});
+  clip.inputs[2].set({16});
+  for (const float most : {1.0F, 6.0F}) {
+    clip.inputs[0].set({0.01F, 5.0F, 8.0F, most});
+    check(clip);
+  }
+}
+
+/// `change` what differs from a plain causal attention of 6 heads over 3.
+void check_attention(std::size_t head_dim, std::size_t queries, std::size_t keys, Shape bias,
+                     const std::function<void(TiledAttention&)>& change) {
+  TiledAttention op;
+  op.heads = {6, 3, head_dim};
+  op.scale = 1 / std::sqrt(static_cast<double>(head_dim));
+  change(op);
+  const Heads v = op.value_heads();
+  Symbols symbols;
+  op.visible_pairs = visible_pairs(op.mask, queries, keys, symbols);
+  op.visible_keys = visible_keys(op.mask, queries, keys, symbols);
+  const Shape q{2, queries, 6 * head_dim};
+  const Shape k{2, keys, op.heads.num_key_value_heads * head_dim};
+  const Shape values{2, keys, v.num_key_value_heads * v.head_dim};
+  const Shape out{2, queries, 6 * v.head_dim};
+  OperatorRun forward = run_of(op, {q, k, values}, {out, {2, queries, 6}});
+  if (op.values_are_keys) forward.inputs[2] = forward.inputs[1];
+  if (bias.rank() > 0) forward.inputs.emplace_back(bias, 9);
+  check(forward);
+  forward.run(true);
+  for (Numbers& x : forward.outputs) x.round_from_wide();
+  OperatorRun back = run_of(TiledAttentionGradient{op}, {out}, {q, k});
+  back.inputs.push_back(forward.outputs[0]);
+  back.inputs.push_back(forward.outputs[1]);
+  back.inputs.push_back(forward.inputs[0]);
+  back.inputs.push_back(forward.inputs[1]);
+  if (!op.values_are_keys) {
+    back.inputs.push_back(forward.inputs[2]);
+    back.outputs.emplace_back(values, 7);
+  }
+  if (bias.rank() > 0) back.inputs.push_back(forward.inputs[3]);
+  check(back);
+}
+
+TEST_CASE("fast gradients: tiled attention") {
+  for (const std::size_t head_dim : {16U, 20U, 64U}) {
+    CAPTURE(head_dim);
+    for (const auto& [queries, keys] :
+         {std::pair<std::size_t, std::size_t>{3, 3}, {64, 64}, {150, 150}, {70, 200}}) {
+      CAPTURE(queries);
+      CAPTURE(keys);
+      const std::size_t past = keys - queries;
+      const auto of = [&](const std::function<void(TiledAttention&)>& change, Shape bias = {}) {
+        check_attention(head_dim, queries, keys, bias, [&](TiledAttention& op) {
+          op.mask.past = past;
+          change(op);
+        });
+      };
+      of([](TiledAttention& /*op*/) {});
+      of([](TiledAttention& op) { op.scale = 1; });
+      of([](TiledAttention& op) { op.mask.window = 40; });
+      of([](TiledAttention& op) { op.mask.chunk = 50; });
+      of([](TiledAttention& op) { op.mask.causal = false; });
+      of([](TiledAttention& op) { op.softcap = 1.5; });
+      of([](TiledAttention& /*op*/) {}, {6, 1, keys});
+      of([](TiledAttention& op) { op.softcap = 1.5; }, {6, queries, keys});
+      of([](TiledAttention& op) { op.heads.num_key_value_heads = 6; });
+      of([](TiledAttention& op) { op.value_dim = 24; });
+      of([](TiledAttention& op) {
+        op.num_value_heads = 2;
+        op.value_dim = 24;
+      });
+      of([](TiledAttention& op) {
+        op.heads.num_key_value_heads = 1;
+        op.values_are_keys = true;
+        op.num_value_heads = 1;
+        op.value_dim = 12;
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvcast::execute

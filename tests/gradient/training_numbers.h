@@ -1,0 +1,111 @@
+/// Random numbers for a training graph, and its gradients by two ways.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "model/gradient/gradient.h"
+#include "tests/gradient/plain_run.h"
+
+namespace kvcast::execute {
+
+/// ⟨ȳ, J·v⟩ and ⟨Jᵀ·ȳ, v⟩, which must be equal, and the size of the second's terms.
+struct AdjointPair {
+  double forward = 0;
+  double backward = 0;
+  double size = 0;
+  double error() const { return std::abs(forward - backward) / std::max(size, 1e-300); }
+};
+
+inline double value_of(double x) { return x; }
+inline double value_of(Dual x) { return x.value; }
+
+/// Values of inputs that are no weights, by their names.
+using FixedInputs = std::map<std::string, std::vector<double>>;
+
+/// Fills all weights with random numbers, the same for both types of number, and inputs with what
+/// is given or random numbers.
+template <typename N>
+void fill(PlainRun<N>& run, const Graph& graph, const FixedInputs& fixed, unsigned seed) {
+  std::map<std::string, bool> done;
+  for (const TensorInfo& t : graph.tensors()) {
+    if (t.producer || t.storage == Storage::Gradients) continue;
+    if (std::exchange(done[t.name], true)) continue;
+    std::vector<N>& numbers = run.numbers(t.storage, t.name);
+    const auto given = fixed.find(t.name);
+    // By name: graphs have their tensors in different orders.
+    std::vector<unsigned> seeds(t.name.begin(), t.name.end());
+    seeds.push_back(seed);
+    std::seed_seq sequence(seeds.begin(), seeds.end());
+    std::mt19937 random(sequence);
+    std::normal_distribution<double> normal;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (given != fixed.end()) {
+        numbers[i] = N(given->second.at(i % given->second.size()));
+        continue;
+      }
+      numbers[i] = N(0.7 * normal(random));
+      if constexpr (std::is_same_v<N, Dual>) {
+        if (t.storage == Storage::Weights) numbers[i].tangent = normal(random);
+      } else {
+        if (t.storage == Storage::Weights) normal(random);
+      }
+    }
+  }
+}
+
+/// The adjoint identity of a pass, all its losses together. Weights without a gradient have no
+/// tangent.
+inline AdjointPair adjoint_pair(const TrainingPass& pass, const SymbolValues& symbols,
+                                const FixedInputs& fixed, unsigned seed) {
+  PlainRun<Dual> run(pass.graph, symbols);
+  fill(run, pass.graph, fixed, seed);
+  std::map<std::string, bool> trained;
+  for (const TensorId id : pass.graph.outputs()) {
+    const TensorInfo& t = pass.graph.tensor(id);
+    if (t.storage == Storage::Gradients) trained[t.name] = true;
+  }
+  for (const TensorInfo& t : pass.graph.tensors()) {
+    if (t.storage != Storage::Weights || trained.contains(t.name)) continue;
+    for (Dual& x : run.numbers(Storage::Weights, t.name)) x.tangent = 0;
+  }
+  run.run();
+  AdjointPair pair;
+  for (const TensorId id : pass.graph.outputs()) {
+    const TensorInfo& t = pass.graph.tensor(id);
+    if (t.storage != Storage::Gradients) {
+      pair.forward += run.numbers(id).at(0).tangent;
+      continue;
+    }
+    const std::vector<Dual>& weights = run.numbers(Storage::Weights, t.name);
+    const std::vector<Dual>& gradients = run.numbers(Storage::Gradients, t.name);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      pair.backward += gradients[i].value * weights[i].tangent;
+      pair.size += std::abs(gradients[i].value * weights[i].tangent);
+    }
+  }
+  return pair;
+}
+
+/// Runs the pass on real numbers and compares every operator's work with the formulas.
+inline PlainRun<double> counted_run(const Graph& graph, const SymbolValues& symbols,
+                                    const FixedInputs& fixed, unsigned seed) {
+  PlainRun<double> run(graph, symbols);
+  fill(run, graph, fixed, seed);
+  run.run_counted([](const Node& node, const CountedWork& counted, const CountedWork& analytic) {
+    CAPTURE(node.label);
+    CAPTURE(name(node.op));
+    CHECK(counted.flops == analytic.flops);
+    CHECK(counted.read == analytic.read);
+    CHECK(counted.written == analytic.written);
+  });
+  return run;
+}
+
+}  // namespace kvcast::execute

@@ -1,0 +1,210 @@
+// Whole passes of training in fp64: the gradients of every family against dual numbers, and every
+// operator's work against the formulas.
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "model/base/error.h"
+#include "model/record/training_recording.h"
+#include "tests/execute/oracle.h"
+#include "tests/gradient/training_numbers.h"
+
+namespace kvcast::execute {
+namespace {
+
+constexpr std::uint64_t batch = 2;
+constexpr std::uint64_t tokens = 9;
+
+Lowering in_fp64(Kernels attention, Kernels elementwise) {
+  Lowering l;
+  l.attention = attention;
+  l.elementwise = elementwise;
+  l.weights = DType::FP64;
+  l.activations = DType::FP64;
+  l.cache = DType::FP64;
+  return l;
+}
+
+/// Tokens that repeat, the next ones as targets, some of them left out.
+FixedInputs inputs_of(const Architecture& a) {
+  FixedInputs inputs;
+  std::vector<double>& ids = inputs["tokens"];
+  std::vector<double>& targets = inputs["targets"];
+  double left = 0;
+  for (std::size_t i = 0; i < batch * tokens; ++i) {
+    ids.push_back(static_cast<double>(i * i % a.vocab_size));
+    targets.push_back(i % 5 == 3 ? -1 : static_cast<double>((i + 1) * (i + 1) % a.vocab_size));
+    left += i % 5 == 3 ? 0 : 1;
+  }
+  std::vector<double>& positions = inputs["positions"];
+  positions.resize(tokens);
+  std::iota(positions.begin(), positions.end(), 0.0);
+  inputs["target_share"] = {1 / left};
+  return inputs;
+}
+
+TrainingRecording recorded(const Architecture& a, const Lowering& lowering, Recompute recompute,
+                           double z_loss = 0) {
+  TrainingOptions options;
+  options.recompute = recompute;
+  options.gradients = DType::FP64;
+  options.z_loss = z_loss;
+  return record_training(a, {}, lowering, options);
+}
+
+Architecture architecture_of(const std::string& name) {
+  return OracleCase(name).checkpoint.architecture();
+}
+
+using Gradients = std::map<std::string, std::vector<double>>;
+
+Gradients gradients_of(const Graph& graph, PlainRun<double>& run) {
+  Gradients gradients;
+  for (const TensorId id : graph.outputs()) {
+    const TensorInfo& t = graph.tensor(id);
+    if (t.storage == Storage::Gradients) gradients[t.name] = run.numbers(t.storage, t.name);
+  }
+  return gradients;
+}
+
+double difference(const Gradients& a, const Gradients& b) {
+  REQUIRE(a.size() == b.size());
+  double largest = 0;
+  for (const auto& [name, numbers] : a) {
+    double scale = 0;
+    double apart = 0;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      scale = std::max(scale, std::abs(numbers[i]));
+      apart = std::max(apart, std::abs(numbers[i] - b.at(name).at(i)));
+    }
+    if (scale > 1e-9) largest = std::max(largest, apart / scale);
+  }
+  return largest;
+}
+
+constexpr std::pair<Kernels, Kernels> kernels[] = {{Kernels::Fused, Kernels::Fused},
+                                                   {Kernels::Eager, Kernels::Eager},
+                                                   {Kernels::Fused, Kernels::Eager},
+                                                   {Kernels::Eager, Kernels::Fused}};
+
+TEST_CASE("training pass: work as recorded, and gradients that recomputation leaves as they are") {
+  for (const std::string name : {"llama_gqa_llama3_rope", "gpt2", "gemma2", "qwen3",
+                                 "phi3_partial_rope", "phi3_longrope", "falcon_rw"}) {
+    CAPTURE(name);
+    const Architecture a = architecture_of(name);
+    const FixedInputs inputs = inputs_of(a);
+    std::optional<Gradients> first;
+    for (const auto& [attention, elementwise] : kernels) {
+      CAPTURE(attention == Kernels::Eager);
+      CAPTURE(elementwise == Kernels::Eager);
+      std::optional<Gradients> kept;
+      for (const Recompute recompute : {Recompute::None, Recompute::Selective, Recompute::Full}) {
+        CAPTURE(static_cast<int>(recompute));
+        const TrainingRecording r = recorded(a, in_fp64(attention, elementwise), recompute, 0.01);
+        const SymbolValues symbols = r.symbols.resolve({batch, tokens, tokens});
+        PlainRun<double> run = counted_run(r.first.graph, symbols, inputs, 1);
+        const Gradients gradients = gradients_of(r.first.graph, run);
+        if (!kept) kept = gradients;
+        CHECK((gradients == *kept));
+        if (!first) first = gradients;
+        CHECK(difference(gradients, *first) < 1e-12);
+        counted_run(r.update, symbols, inputs, 2);
+        if (recompute == Recompute::None) counted_run(r.next.graph, symbols, inputs, 3);
+      }
+    }
+  }
+}
+
+TEST_CASE("training pass: gradients of every family are those that dual numbers say") {
+  std::size_t trained = 0;
+  for (const std::string& name : oracle_cases()) {
+    CAPTURE(name);
+    const Architecture a = architecture_of(name);
+    for (const Kernels k : {Kernels::Fused, Kernels::Eager}) {
+      CAPTURE(k == Kernels::Eager);
+      std::optional<TrainingRecording> r;
+      try {
+        r = recorded(a, in_fp64(k, k), Recompute::None, 0.01);
+      } catch (const Error&) {
+        continue;  // says which operator has no gradient
+      }
+      const SymbolValues symbols = r->symbols.resolve({batch, tokens, tokens});
+      const AdjointPair pair = adjoint_pair(r->first, symbols, inputs_of(a), 1);
+      CHECK(pair.size > 0);
+      CHECK(pair.error() < 1e-12);
+      ++trained;
+    }
+  }
+  CHECK(trained == 2 * 67);  // else a family is no longer trained
+}
+
+TEST_CASE("training pass: what is accumulated is the sum of the passes") {
+  const Architecture a = architecture_of("llama_gqa_llama3_rope");
+  const TrainingRecording r = recorded(a, in_fp64(Kernels::Fused, Kernels::Fused), Recompute::None);
+  const SymbolValues symbols = r.symbols.resolve({batch, tokens, tokens});
+  const FixedInputs inputs = inputs_of(a);
+  PlainRun<double> once = counted_run(r.first.graph, symbols, inputs, 1);
+  PlainRun<double> twice(r.next.graph, symbols);
+  fill(twice, r.next.graph, inputs, 1);
+  twice.run();
+  twice.run();
+  Gradients doubled = gradients_of(r.first.graph, once);
+  for (auto& [name, numbers] : doubled) {
+    for (double& x : numbers) x *= 2;
+  }
+  CHECK(difference(gradients_of(r.next.graph, twice), doubled) < 1e-14);
+}
+
+TEST_CASE("training pass: frozen weights have no gradient, the others the same one") {
+  const Architecture a = architecture_of("qwen3");
+  const Lowering lowering = in_fp64(Kernels::Fused, Kernels::Fused);
+  const TrainingRecording all = recorded(a, lowering, Recompute::None);
+  TrainingOptions options;
+  options.gradients = DType::FP64;
+  options.trains = [](const std::string& weight) { return weight.starts_with("layers.1."); };
+  const TrainingRecording some = record_training(a, {}, lowering, options);
+  const SymbolValues symbols = all.symbols.resolve({batch, tokens, tokens});
+  const FixedInputs inputs = inputs_of(a);
+  PlainRun<double> of_all = counted_run(all.first.graph, symbols, inputs, 1);
+  PlainRun<double> of_some = counted_run(some.first.graph, symbols, inputs, 1);
+  const Gradients expected = gradients_of(all.first.graph, of_all);
+  const Gradients gradients = gradients_of(some.first.graph, of_some);
+  CHECK(gradients.size() < expected.size());
+  CHECK(!gradients.empty());
+  for (const auto& [name, numbers] : gradients) {
+    CAPTURE(name);
+    CHECK(name.starts_with("layers.1."));
+    CHECK((numbers == expected.at(name)));
+  }
+}
+
+TEST_CASE("training pass: no gradient goes from a token to those after it") {
+  // Only the third token of each sequence has a target.
+  const Architecture a = architecture_of("llama_mha");
+  FixedInputs inputs = inputs_of(a);
+  for (std::size_t i = 0; i < inputs["targets"].size(); ++i) {
+    inputs["targets"][i] = i % tokens == 2 ? 5 : -1;
+  }
+  // Ids that do not repeat: a row of the table has the gradient of one token.
+  for (std::size_t i = 0; i < batch * tokens; ++i) inputs["tokens"][i] = static_cast<double>(i);
+  REQUIRE(!a.tied_embeddings);
+  for (const Kernels k : {Kernels::Fused, Kernels::Eager}) {
+    const TrainingRecording r = recorded(a, in_fp64(k, k), Recompute::None);
+    const SymbolValues symbols = r.symbols.resolve({batch, tokens, tokens});
+    PlainRun<double> run = counted_run(r.first.graph, symbols, inputs, 1);
+    const std::vector<double>& table = run.numbers(Storage::Gradients, "embedding.weight");
+    for (std::size_t i = 0; i < batch * tokens; ++i) {
+      double largest = 0;
+      for (std::size_t f = 0; f < a.hidden_size; ++f) {
+        largest = std::max(largest, std::abs(table[i * a.hidden_size + f]));
+      }
+      CHECK((largest > 0) == (i % tokens <= 2));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvcast::execute
