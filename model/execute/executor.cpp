@@ -66,29 +66,28 @@ std::size_t num_seen(const Call& call, DType dtype) {
 
 }  // namespace
 
-Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, DType dtype)
+Executor::Executor(const Graph& graph, const TensorStore& store, Loops loops, DType dtype)
     : graph_(graph),
       loops_(loops),
       dtype_(dtype),
       cache_names_(graph.tensors().size()),
       last_use_(graph.tensors().size(), 0),
       late_(graph.tensors().size(), false),
-      operands_(graph.tensors().size()),
-      result_(graph.tensors().size()) {
+      operands_(graph.tensors().size()) {
   KVCAST_ASSERT(dtype == DType::FP32 || (dtype == DType::FP64 && loops == Loops::Counting));
   for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
     const TensorInfo& info = graph.tensors()[i];
     if (info.storage == Storage::KvCache && !info.producer) cache_names_[i] = info.name;
     Operand& operand = operands_[i];
     operand.info = &info;
-    if (info.storage != Storage::Weights || info.producer) {
+    if (!is_stored(info)) {
       bound_by_runs_.push_back(i);
       continue;
     }
     KVCAST_ASSERT(std::all_of(info.shape.begin(), info.shape.end(),
                               [](const Count& dim) { return dim.is_constant(); }));
     set_shape(operand, {});
-    weights.bind(info, operand);
+    store.bind(info, operand);
   }
   for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
@@ -117,10 +116,8 @@ Executor::Executor(const Graph& graph, const WeightStore& weights, Loops loops, 
   }
   for (const TensorId id : graph.outputs()) {
     last_use_[id.index] = graph.nodes().size();
-    if (cache_names_[id.index].empty()) {
-      KVCAST_ASSERT(result_ == graph.tensors().size());
-      result_ = id.index;
-    }
+    const bool kept = !cache_names_[id.index].empty() || is_stored(graph.tensor(id));
+    if (!kept) results_.push_back(id.index);
   }
 }
 
@@ -172,7 +169,7 @@ Executor::Layout Executor::lay_out(const std::vector<Operand>& operands) const {
     std::size_t reused = operands.size();  // the input whose place the first output takes
     for (const TensorId id : node.outputs) {
       const std::size_t out = id.index;
-      if (operands[out].data != nullptr || out == result_ || late_[out]) continue;
+      if (operands[out].data != nullptr || late_[out]) continue;
       const std::size_t first = node.inputs.empty() ? out : node.inputs[0].index;
       const bool in_place = loops_ == Loops::Fast && works_in_place(node.op) && first != out &&
                             id == node.output() && layout.first[first] != Layout::elsewhere &&
@@ -223,14 +220,20 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
   lay_messages(graph_, symbols, operands, dtype_, messenger);
 
   Output result;
-  const bool has_result = result_ < operands.size();
-  if (has_result) {
-    result.shape = operands[result_].shape;
-    result.data = allocate_floats(result.shape.elements() * floats_in(dtype_));
+  const std::size_t width = floats_in(dtype_);
+  std::size_t result_floats = 0;
+  for (const std::size_t r : results_) result_floats += operands[r].shape.elements() * width;
+  if (!results_.empty()) {
+    result.shape = operands[results_.front()].shape;
+    result.data = allocate_floats(result_floats);
+  }
+  float* next = result.data.get();
+  for (const std::size_t r : results_) {
+    operands[r].data = next;
+    next += operands[r].shape.elements() * width;
   }
   const Layout layout = lay_out(operands);
   float* const block = arena.reserve(layout.extent);
-  if (has_result) operands[result_].data = result.data.get();
 
   SymbolValues values(symbols.begin(), symbols.end());
   std::map<std::size_t, Floats> late_data;  // by tensor

@@ -37,7 +37,8 @@ struct NodeRun {
 };
 using Observer = std::function<void(const NodeRun&)>;
 
-/// A pass's logits, in the executor's dtype. Empty when it has none.
+/// A pass's logits, in the executor's dtype. Empty when it has none. Of several results, as losses
+/// are, `shape` is the first one's; the others lie behind it.
 struct Output {
   Shape shape;
   Floats data;
@@ -52,9 +53,9 @@ struct LateSizes {
 
 class Executor {
  public:
-  /// The graph and the weights must outlive it. Everything is computed in `dtype`, which weights
+  /// The graph and the store must outlive it. Everything is computed in `dtype`, which the store
   /// and caches must have too: FP32, or FP64 with Loops::Counting.
-  Executor(const Graph& graph, const WeightStore& weights, Loops loops, DType dtype = DType::FP32);
+  Executor(const Graph& graph, const TensorStore& store, Loops loops, DType dtype = DType::FP32);
 
   /// Before the first pass of these sizes: asks for room in the cache for what the graph appends.
   void reserve(CacheStore& cache, std::span<const std::uint64_t> symbols) const;
@@ -80,9 +81,9 @@ class Executor {
   std::vector<std::size_t> last_use_;       ///< by tensor: index of the last node that reads it
   std::vector<bool> late_;                  ///< by tensor: the pass finds its size
   std::set<Symbol> spread_experts_;         ///< DispatchTokens::distinct
-  std::vector<Operand> operands_;           ///< by tensor: weights, and for the others a place
-  std::vector<std::size_t> bound_by_runs_;  ///< all tensors but weights
-  std::size_t result_;  ///< tensor index of the logits; without logits the number of tensors
+  std::vector<Operand> operands_;           ///< by tensor: stored ones, and for the others a place
+  std::vector<std::size_t> bound_by_runs_;  ///< all tensors but stored ones
+  std::vector<std::size_t> results_;        ///< tensor indices: the logits, or the losses
 };
 
 }  // namespace kvcast::execute

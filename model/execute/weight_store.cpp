@@ -102,6 +102,11 @@ void check_weights(const std::vector<ModelWeights>& models,
   }
 }
 
+WeightReader reader_of(const std::vector<ModelWeights>& models, const TensorInfo& weight) {
+  const ModelWeights& model = models[owner_of(weight.name, models)];
+  return model.checkpoint->reader(own_info(weight, model));
+}
+
 WeightStore::WeightStore(const std::vector<ModelWeights>& models,
                          const std::vector<const Graph*>& graphs, WeightForm form, DType dtype)
     : dtype_(dtype) {
@@ -109,17 +114,16 @@ WeightStore::WeightStore(const std::vector<ModelWeights>& models,
   // All shapes are checked before the first byte is converted.
   check_weights(models, graphs);
   for (const auto& [name, use] : uses_of(graphs)) {
-    const ModelWeights& model = models[owner_of(name, models)];
-    load(weights_[name], *model.checkpoint, own_info(*use.info, model), use, form);
+    load(weights_[name], reader_of(models, *use.info), use, form);
   }
 }
 
-void WeightStore::load(Weight& weight, const Checkpoint& checkpoint, const TensorInfo& info,
-                       const WeightUse& use, WeightForm form) {
+void WeightStore::load(Weight& weight, const WeightReader& source, const WeightUse& use,
+                       WeightForm form) {
+  const TensorInfo& info = *use.info;
   const std::size_t rows = info.shape.front().constant();
   const std::size_t elements = info.elements().constant();
   const std::size_t row = elements / rows;
-  const auto source = checkpoint.reader(info);
   if (form == WeightForm::Plain || use.rows) {
     const std::size_t floats = elements * floats_in(dtype_);
     weight.data = store_.take(floats);

@@ -9,6 +9,7 @@
 
 #include "model/execute/matrix.h"
 #include "model/execute/operand.h"
+#include "model/execute/tensor_store.h"
 #include "model/io/weights/checkpoint.h"
 
 namespace kvcast::execute {
@@ -33,17 +34,19 @@ struct ModelWeights {
 void check_weights(const std::vector<ModelWeights>& models,
                    const std::vector<const Graph*>& graphs);
 
+/// Of a weight, wherever its checkpoint has it.
+WeightReader reader_of(const std::vector<ModelWeights>& models, const TensorInfo& weight);
+
 struct WeightUse;  // weight_store.cpp
 
-class WeightStore {
+class WeightStore final : public TensorStore {
  public:
   /// Reads every weight of the graphs as numbers of `dtype`: FP32, or in the plain form FP64.
   /// Throws Error as check_weights does, and for numbers that are not finite.
   WeightStore(const std::vector<ModelWeights>& models, const std::vector<const Graph*>& graphs,
               WeightForm form, DType dtype = DType::FP32);
 
-  /// Sets data, matrix or table of the operand, whatever there is of them.
-  void bind(const TensorInfo& weight, Operand& operand) const;
+  void bind(const TensorInfo& weight, Operand& operand) const override;
   /// Bytes held in memory.
   std::uint64_t bytes() const { return bytes_; }
 
@@ -53,8 +56,7 @@ class WeightStore {
     std::vector<Matrix> matrices;  ///< one, or one for each expert
     std::optional<WeightReader> table;
   };
-  void load(Weight& weight, const Checkpoint& checkpoint, const TensorInfo& info,
-            const WeightUse& use, WeightForm form);
+  void load(Weight& weight, const WeightReader& source, const WeightUse& use, WeightForm form);
 
   DType dtype_;
   FloatStore store_;
