@@ -223,6 +223,7 @@ int run(int argc, char** argv) {
   add_sweep(Command(&app), globals);
   add_simulate(Command(&app), globals);
   add_run(Command(&app), globals);
+  add_train(Command(&app), globals);
   add_choose(Command(&app), globals);
   add_convert(Command(&app), globals);
   add_partition(Command(&app), globals);

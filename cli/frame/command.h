@@ -31,6 +31,7 @@ void add_calibrate(Command app, const Globals& globals);
 void add_estimate(Command app, const Globals& globals);
 void add_run(Command app, const Globals& globals);
 void add_sweep(Command app, const Globals& globals);
+void add_train(Command app, const Globals& globals);
 void add_choose(Command app, const Globals& globals);
 void add_convert(Command app, const Globals& globals);
 void add_partition(Command app, const Globals& globals);

@@ -10,7 +10,6 @@
 #include "model/execute/gradient_kernels.h"
 #include "model/execute/matrix.h"
 #include "model/execute/parallel_rows.h"
-#include "model/execute/plain_loops.h"
 #include "model/execute/positions.h"
 #include "model/execute/row_loops.h"
 #include "model/execute/shared_operators.h"

@@ -22,15 +22,6 @@ struct CountedWork {
   bool operator==(const CountedWork&) const = default;
 };
 
-template <typename O, typename... Ops>
-inline constexpr bool is_one_of = (std::is_same_v<O, Ops> || ...);
-template <typename O>
-inline constexpr bool is_training =
-    is_one_of<O, WeightGradient, SumRepeats, SumHeads, SpreadMean, TransposedValues,
-              TiledAttentionGradient, ElementwiseGradient, GatedActivationGradient, SoftmaxGradient,
-              RmsNormGradient, LayerNormGradient, NormWeightGradient, ScatterAdd, CrossEntropy,
-              MeanAbsoluteError, SumOfSquares, ClipFactor, AdamW>;
-
 /// Computes the node's output and counts the work. All operands hold numbers of `dtype`, FP32 or
 /// FP64, and are computed with in it. Weights must have plain numbers.
 CountedWork run_plain(const Call& call, DType dtype = DType::FP32);

@@ -1,0 +1,193 @@
+// Gradients, losses and steps of AdamW against PyTorch's in float64
+// (tests/oracle/make_gradients.py).
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "model/base/json_file.h"
+#include "model/convert/stored_form.h"
+#include "model/execute/executor.h"
+#include "model/execute/training_store.h"
+#include "model/io/tensors/mapped_file.h"
+#include "model/io/tensors/safetensors.h"
+#include "model/record/training_recording.h"
+#include "tests/test_folder.h"
+
+using namespace kvcast;
+using namespace kvcast::execute;
+namespace fs = std::filesystem;
+
+namespace {
+
+const fs::path oracle = KVCAST_SOURCE_DIR "/tests/oracle";
+constexpr double z_loss = 1e-3;
+
+using Tensors = std::map<std::string, std::vector<double>>;
+
+Tensors read_tensors(const fs::path& file) {
+  Tensors tensors;
+  for (const StoredTensor& t : read_safetensors(MappedFile::open(file))) {
+    tensors[t.name].resize(t.elements());
+    read_elements(t, 0, tensors[t.name]);
+  }
+  return tensors;
+}
+
+/// One training of a tiny checkpoint on the prompts of its oracle, in plain loops in fp64.
+class TinyTraining {
+ public:
+  TinyTraining(const std::string& name, Kernels kernels, double weight_decay = 0)
+      : checkpoint_(oracle / name),
+        lowering_{kernels, kernels, DType::FP64, DType::FP64, DType::FP64},
+        recording_(record_training(checkpoint_.architecture(), {}, lowering_,
+                                   {.states = DType::FP64,
+                                    .optimizer = {.weight_decay = weight_decay},
+                                    .z_loss = z_loss})),
+        store_({{"", &checkpoint_}}, {&recording_.first.graph, &recording_.update}, DType::FP64),
+        pass_(recording_.first.graph, store_, Loops::Counting, DType::FP64),
+        update_(recording_.update, store_, Loops::Counting, DType::FP64) {
+    const nlohmann::json expected = read_json_file(oracle / name / "expected.json");
+    for (const auto& prompt : expected.at("prompt")) {
+      const auto ids = prompt.get<std::vector<float>>();
+      tokens_.insert(tokens_.end(), ids.begin(), ids.end() - 1);
+      targets_.insert(targets_.end(), ids.begin() + 1, ids.end());
+      length_ = ids.size() - 1;
+      ++sequences_;
+    }
+  }
+
+  double loss() {
+    const std::array<float, 1> share{1};
+    std::vector<float> positions(length_);
+    for (std::size_t i = 0; i < length_; ++i) positions[i] = static_cast<float>(i);
+    const Inputs inputs{{"tokens", tokens_},
+                        {"positions", positions},
+                        {std::string(targets_name), targets_},
+                        {std::string(target_share_name), share}};
+    const SymbolValues values = recording_.symbols.resolve({sequences_, length_, length_});
+    const Output out = pass_.run(values, inputs, cache_, arena_);
+    // The share of one, 1/(sequences·length), is no fp32 number: scale here.
+    return reinterpret_cast<const double*>(out.data.get())[0] * scale();
+  }
+  double scale() const { return 1 / static_cast<double>(sequences_ * length_); }
+  /// In the names and forms of the family.
+  Tensors stored(Storage storage, double factor) const {
+    const Recording recording = record(recording_.model, {}, lowering_);
+    const std::vector<StoredForm> forms = stored_forms(recording_.model, recording, DType::FP64);
+    std::vector<TensorToWrite> tensors;
+    for (const StoredForm& form : forms) tensors.push_back(form.tensor);
+    const TestFolder folder;
+    CheckpointWriter writer(folder.path() / "out", nlohmann::json::object(), tensors);
+    for (const StoredForm& form : forms) {
+      write_stored(
+          form,
+          [&](const std::string& weight, std::size_t first, std::size_t count) {
+            const auto& shape = store_.tensors().at({storage, weight}).info.shape;
+            const std::span<const double> numbers = store_.numbers<double>(storage, weight);
+            const std::size_t row = numbers.size() / shape.front().constant();
+            DenseMatrix m(index(count), index(row));
+            for (std::size_t i = 0; i < count * row; ++i)
+              m.data()[i] = factor * numbers[first * row + i];
+            return m;
+          },
+          writer);
+    }
+    writer.commit();
+    return read_tensors(folder.path() / "out" / "model.safetensors");
+  }
+  double update(float rate, double step, double clip) {
+    const std::array<float, 4> settings{rate, static_cast<float>(1 / (1 - std::pow(0.9, step))),
+                                        static_cast<float>(1 / (1 - std::pow(0.95, step))),
+                                        static_cast<float>(clip)};
+    const Output out = update_.run(recording_.symbols.resolve({1, 1, 1}),
+                                   {{std::string(optimizer_name), settings}}, cache_, arena_);
+    return reinterpret_cast<const double*>(out.data.get())[0];
+  }
+
+ private:
+  Checkpoint checkpoint_;
+  Lowering lowering_;
+  TrainingRecording recording_;
+  TrainingStore store_;
+  Executor pass_;
+  Executor update_;
+  Arena arena_;
+  CacheStore cache_;
+  std::vector<float> tokens_;
+  std::vector<float> targets_;
+  std::size_t length_ = 0;
+  std::size_t sequences_ = 0;
+};
+
+/// The largest difference over the largest expected number; a tensor that is 0 counts as it is.
+double error_of(const std::vector<double>& ours, const std::vector<double>& theirs) {
+  REQUIRE(ours.size() == theirs.size());
+  double worst = 0;
+  double range = 0;
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    worst = std::max(worst, std::abs(ours[i] - theirs[i]));
+    range = std::max(range, std::abs(theirs[i]));
+  }
+  return range > 1e-6 ? worst / range : worst;
+}
+
+}  // namespace
+
+TEST_CASE("training oracle: every gradient is PyTorch's") {
+  std::size_t files = 0;
+  for (const auto& entry : fs::directory_iterator(oracle / "gradients")) {
+    const std::string name = entry.path().stem().string();
+    const Tensors expected = read_tensors(entry.path());
+    for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
+      CAPTURE(name);
+      CAPTURE(kernels == Kernels::Eager);
+      TinyTraining training(name, kernels);
+      CHECK(training.loss() == doctest::Approx(expected.at("loss")[0]).epsilon(1e-9));
+      const Tensors gradients = training.stored(Storage::Gradients, training.scale());
+      std::size_t compared = 0;
+      for (const auto& [tensor, theirs] : expected) {
+        const auto ours = gradients.find(tensor);
+        if (ours == gradients.end()) continue;  // losses, copies of a tied weight
+        CAPTURE(tensor);
+        CHECK(error_of(ours->second, theirs) < 2e-6);  // the file's fp32
+        ++compared;
+      }
+      CHECK(compared + 3 >= gradients.size());
+      CHECK(compared > 8);
+    }
+    ++files;
+  }
+  CHECK(files == 16);
+}
+
+TEST_CASE("training oracle: five steps of AdamW with clipping and decay are PyTorch's") {
+  for (const std::string name : {"gpt2", "llama_gqa_llama3_rope"}) {
+    CAPTURE(name);
+    const Tensors expected = read_tensors(oracle / "gradients" / (name + ".safetensors"));
+    TinyTraining training(name, Kernels::Fused, 0.1);
+    for (std::size_t step = 0; step < 5; ++step) {
+      CAPTURE(step);
+      CHECK(training.loss() == doctest::Approx(expected.at("losses")[step]).epsilon(1e-6));
+      const double clip = 0.5 / training.scale();  // of gradients that are not scaled
+      CHECK(training.update(1e-2F, static_cast<double>(step + 1), clip) * training.scale() ==
+            doctest::Approx(expected.at("norms")[step]).epsilon(1e-6));
+    }
+    const Tensors weights = training.stored(Storage::Weights, 1);
+    for (const auto& [tensor, theirs] : expected) {
+      if (!tensor.starts_with("stepped.")) continue;
+      CAPTURE(tensor);
+      std::string stored = tensor.substr(8);
+      if (!weights.contains(stored) && stored.starts_with("transformer."))
+        stored = stored.substr(12);
+      REQUIRE(weights.contains(stored));
+      CHECK(error_of(weights.at(stored), theirs) < 1e-5);
+    }
+  }
+}

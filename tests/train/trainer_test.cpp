@@ -1,0 +1,193 @@
+#include "model/train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include "model/base/error.h"
+#include "model/execute/generate.h"
+#include "model/execute/machine_probe.h"
+#include "model/families/config_reader.h"
+#include "tests/test_folder.h"
+
+using namespace kvcast;
+using namespace kvcast::train;
+namespace fs = std::filesystem;
+
+namespace {
+
+nlohmann::json tiny_config() {
+  return {{"model_type", "llama"},
+          {"architectures", {"LlamaForCausalLM"}},
+          {"vocab_size", 61},
+          {"hidden_size", 48},
+          {"num_hidden_layers", 2},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {"intermediate_size", 96},
+          {"max_position_embeddings", 64},
+          {"rms_norm_eps", 1e-6},
+          {"rope_theta", 10000.0},
+          {"tie_word_embeddings", true}};
+}
+
+Checkpoint tiny_model() { return Checkpoint(read_config(tiny_config(), "tiny", "tiny.json"), 7); }
+
+TokenWindows text_of(std::size_t tokens, std::size_t seq_len) {
+  std::vector<TokenId> ids(tokens);
+  std::uint32_t x = 12345;
+  for (TokenId& id : ids) {
+    x = x * 1664525 + 1013904223;
+    id = (x >> 16) % 61;
+  }
+  return TokenWindows(std::move(ids), seq_len, 3);
+}
+
+TrainSettings short_run(std::uint64_t steps) {
+  TrainSettings s;
+  s.batch = 4;
+  s.rate = {.peak = 1e-2, .last = 1e-3, .warmup_steps = 2, .steps = steps};
+  return s;
+}
+
+std::vector<double> losses_of(Trainer& trainer, TokenWindows& text, std::uint64_t steps) {
+  std::vector<double> losses;
+  for (std::uint64_t i = 0; i < steps; ++i) losses.push_back(trainer.step(text).loss);
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("learning rate: up in a line, down in half a cosine") {
+  const LearningRate rate{.peak = 1, .last = 0.1, .warmup_steps = 4, .steps = 13};
+  CHECK(rate.at(0) == 0.25);
+  CHECK(rate.at(3) == 1);
+  CHECK(rate.at(4) == 1);
+  CHECK(rate.at(8) == doctest::Approx(0.55));  // half way
+  CHECK(rate.at(12) == doctest::Approx(0.1));
+}
+
+TEST_CASE("windows: every epoch reads each once, in an order of its own that repeats") {
+  TokenWindows text = text_of(101, 10);
+  CHECK(text.size() == 10);
+  TokenWindows again = text_of(101, 10);
+  std::vector<const TokenId*> first;
+  std::vector<const TokenId*> second;
+  for (std::uint64_t n = 0; n < 20; ++n) {
+    const auto window = text.drawn(n);
+    CHECK(window.size() == 11);
+    (n < 10 ? first : second).push_back(window.data());
+    CHECK(std::equal(window.begin(), window.end(), again.drawn(n).begin()));
+  }
+  CHECK(std::set(first.begin(), first.end()).size() == 10);
+  CHECK(std::set(second.begin(), second.end()).size() == 10);
+  CHECK(first != second);
+  CHECK(text_of(102, 10).size() == 10);  // the rest is no window
+  CHECK_THROWS_AS(text_of(10, 10), Error);
+}
+
+TEST_CASE("trainer: one batch is learned by heart") {
+  const Checkpoint model = tiny_model();
+  TokenWindows text = text_of(65, 16);
+  Trainer trainer(model, {}, short_run(200));
+  const double before = trainer.loss_of(text);
+  CHECK(before > std::log(61) - 0.3);  // knows nothing
+  const std::vector<double> losses = losses_of(trainer, text, 200);
+  CHECK(losses.back() < 0.05);
+  CHECK(trainer.loss_of(text) < 0.05);
+}
+
+TEST_CASE("trainer: the same for any number of threads") {
+  std::vector<std::vector<double>> runs;
+  for (const int threads : {1, 2}) {
+    execute::use_threads(threads);
+    const Checkpoint model = tiny_model();
+    TokenWindows text = text_of(400, 16);
+    Trainer trainer(model, {}, short_run(6));
+    runs.push_back(losses_of(trainer, text, 6));
+  }
+  CHECK(runs[0] == runs[1]);
+}
+
+TEST_CASE("trainer: recomputation changes nothing, micro-batches but rounding") {
+  const auto run = [](Recompute recompute, std::uint64_t micro_batches) {
+    TrainSettings s = short_run(5);
+    s.recompute = recompute;
+    s.micro_batches = micro_batches;
+    const Checkpoint model = tiny_model();
+    TokenWindows text = text_of(400, 16);
+    Trainer trainer(model, {}, s);
+    return losses_of(trainer, text, 5);
+  };
+  const std::vector<double> plain = run(Recompute::None, 1);
+  CHECK(run(Recompute::Full, 1) == plain);
+  const std::vector<double> four = run(Recompute::None, 4);
+  for (std::size_t i = 0; i < 5; ++i) CHECK(four[i] == doctest::Approx(plain[i]).epsilon(1e-4));
+}
+
+TEST_CASE("trainer: resumed training goes on bit for bit, from a checkpoint that others read") {
+  const TestFolder folder;
+  const Checkpoint model = tiny_model();
+  TokenWindows text = text_of(400, 16);
+  Trainer whole(model, {}, short_run(8));
+  const std::vector<double> expected = losses_of(whole, text, 8);
+
+  TokenWindows again = text_of(400, 16);
+  {
+    Trainer first(model, {}, short_run(8));
+    losses_of(first, again, 3);
+    first.save(folder / "saved", tiny_config(), {}, {{"settings", nlohmann::json::object()}});
+  }
+  CHECK(read_progress(folder / "saved").at("steps") == 3);
+  const Checkpoint saved(folder / "saved");
+  Trainer second(saved, {}, short_run(8));
+  second.restore(folder / "saved");
+  CHECK(second.steps_done() == 3);
+  const std::vector<double> rest = losses_of(second, again, 5);
+  CHECK(rest == std::vector<double>(expected.begin() + 3, expected.end()));
+
+  // The folder is an ordinary checkpoint: its logits give the loss that the trainer has.
+  Trainer third(saved, {}, short_run(8));
+  const double loss = third.loss_of(text);
+  const execute::Session session(saved, {.logits = Logits::All});
+  double sum = 0;
+  for (std::size_t w = 0; w < text.size(); ++w) {
+    const auto window = text.window(w);
+    execute::Request request;
+    request.tokens = {{window.begin(), window.end() - 1}};
+    const execute::Generation g = session.run(request);
+    for (std::size_t t = 0; t < 16; ++t) {
+      const std::span<const float> row = std::span(g.logits).subspan(t * 61, 61);
+      const double peak = *std::max_element(row.begin(), row.end());
+      double exponentials = 0;
+      for (const float x : row) exponentials += std::exp(x - peak);
+      sum += peak + std::log(exponentials) - row[window[t + 1]];
+    }
+  }
+  CHECK(loss == doctest::Approx(sum / static_cast<double>(16 * text.size())).epsilon(1e-5));
+}
+
+TEST_CASE("trainer: a gradient that is not finite ends the training with its name") {
+  const Checkpoint model = tiny_model();
+  TokenWindows text = text_of(400, 16);
+  TrainSettings s = short_run(30);
+  s.rate.peak = 1e30;
+  s.clip = 0;
+  Trainer trainer(model, {}, s);
+  std::string message;
+  try {
+    losses_of(trainer, text, 30);
+  } catch (const Error& e) {
+    message = e.what();
+  }
+  CHECK(message.find("step ") == 0);
+  CHECK(message.find("finite") != std::string::npos);
+}
