@@ -48,6 +48,7 @@ Recording record_session(const Architecture& a, const SessionOptions& o, OpenedM
   RecordOptions options{.logits = o.logits,
                         .decoder_tokens = o.decoder_tokens,
                         .chunked = o.chunk > 0,
+                        .steps = o.steps,
                         .find_model = [&](const std::string& name) -> Architecture {
                           return open_model(name, o, opened).architecture();
                         }};

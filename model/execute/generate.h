@@ -32,6 +32,8 @@ struct SessionOptions {
   std::uint64_t decoder_tokens = 1;
   /// Decoder-only models: prompt tokens that prefill takes at a time; 0: all.
   std::uint64_t chunk = 0;
+  /// For a StepSession: see RecordOptions::steps. Such a session runs no requests.
+  bool steps = false;
   /// With a placement among the methods: the part of the prompt that this session computes. Unless
   /// all logits are asked for, only the last rank has them, and sends them to the one that decodes.
   std::optional<RankShare> share = {};

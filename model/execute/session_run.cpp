@@ -408,6 +408,7 @@ void SessionRun::end_decode() {
 }
 
 Generation Session::run(const Request& request) const {
+  KVCAST_ASSERT(!options_.steps);
   if (have_different_lengths(request.tokens)) {
     check_apart(request);
   } else {

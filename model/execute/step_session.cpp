@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -12,8 +13,8 @@
 namespace kvcast::execute {
 namespace {
 
-/// Of a session whose prefill is a chunk, which add_step makes a step of.
-SessionOptions chunked(const Architecture& a, SessionOptions options) {
+/// Of a session whose prefill add_step makes a step of.
+SessionOptions for_steps(const Architecture& a, SessionOptions options) {
   const auto refuse = [&](const std::string& found, const std::string& expected) {
     throw Error("steps of " + a.name, found, expected);
   };
@@ -22,37 +23,73 @@ SessionOptions chunked(const Architecture& a, SessionOptions options) {
     refuse("logits of all positions", "those of each sequence's last token");
   }
   if (options.share || options.place) refuse("a part of the model or prompt", "one device");
-  options.chunk = 1;  // any: chunks of all lengths have one recording
+  options.chunk = 0;
+  options.steps = true;
   return options;
 }
 
 void check_runs(const Recording& recording) {
-  const std::string where = "steps of " + recording.model.name;
-  if (!recording.helpers().empty() || recording.selection || recording.given_positions) {
-    throw Error(where, "a method with passes before the base's, or that chooses its tokens",
-                "one that changes the base's own pass");
-  }
   for (const Node& node : recording.pass(step_name).graph.nodes()) {
     const bool of_latents = is_any<JoinHeads>(node.op);
     if (!of_latents && !is_any<StateScan, CausalConv>(node.op)) continue;
-    throw Error(where,
+    throw Error("steps of " + recording.model.name,
                 fmt::format("the operator {}, {}", name(node.op),
                             of_latents ? "whose keys are made of latents" : "which has a state"),
                 "layers that attend to a cache of all tokens");
   }
 }
 
+/// Positions that a model takes; beyond, keys of one sequence would have the rotations of several
+/// tables.
+void check_positions(const Architecture& a, std::uint64_t end) {
+  std::uint64_t most = a.decoder.position_rows;
+  for (const LayerShape& layer : a.decoder.layers) {
+    if (!layer.rope || layer.rope->max_positions == 0) continue;
+    most = most == 0 ? layer.rope->max_positions : std::min(most, layer.rope->max_positions);
+  }
+  if (most == 0 || end <= most) return;
+  throw Error("a sequence of steps", fmt::format("{} positions", end),
+              fmt::format("at most the {} that {} has or was trained for", most, a.name));
+}
+
+void check_ids(std::span<const TokenId> tokens, const Architecture& a) {
+  if (tokens.empty()) throw Error("a sequence of steps", "no token", "at least one");
+  for (const TokenId token : tokens) {
+    if (token < a.vocab_size) continue;
+    throw Error("a sequence of steps", fmt::format("token id {}", token),
+                fmt::format("ids below the vocabulary size {} of {}", a.vocab_size, a.name));
+  }
+}
+
+/// Of a part's tokens.
+std::vector<std::uint64_t> positions_of(const StepPart& part) {
+  if (!part.positions.empty()) return {part.positions.begin(), part.positions.end()};
+  std::vector<std::uint64_t> positions(part.tokens.size());
+  std::iota(positions.begin(), positions.end(), part.cached);
+  return positions;
+}
+
+/// Tokens that a look-ahead adds to a prompt, at most.
+std::uint64_t most_steps(const Recording& recording) {
+  std::uint64_t most = 0;
+  for (const RecordedPass& pass : recording.helpers()) {
+    if (pass.reads == HelperTokens::Next) most = std::max(most, pass.steps);
+  }
+  return most;
+}
+
 }  // namespace
 
 StepSession::StepSession(const Checkpoint& checkpoint, const SessionOptions& options,
                          const PagedCacheSize& cache)
-    : session_(checkpoint, chunked(checkpoint.architecture(), options)),
+    : session_(checkpoint, for_steps(checkpoint.architecture(), options)),
       recording_(session_.recording()),
       sums_(add_step(recording_)),
       cache_size_(cache),
-      analytic_(recording_.pass(step_name).graph),
       executor_(recording_.pass(step_name).graph, session_.weights(), loops_of(session_.options()),
                 options.dtype),
+      helpers_(session_.recording(), session_.weights(), loops_of(session_.options()),
+               options.dtype),
       cache_(options.dtype) {
   if (cache.num_blocks == 0 || cache.block_size == 0 ||
       cache.num_blocks > std::numeric_limits<std::uint32_t>::max() / cache.block_size) {
@@ -61,6 +98,7 @@ StepSession::StepSession(const Checkpoint& checkpoint, const SessionOptions& opt
                 "from 1 to 2^32 - 1 tokens in all");
   }
   check_runs(recording_);
+  for (const RecordedPass& pass : recording_.passes) analytic_.emplace_back(pass.graph);
   for (const TensorInfo& t : recording_.pass(step_name).graph.tensors()) {
     if (t.storage != Storage::KvCache || t.producer) continue;
     cache_.reserve(t.name, 1, cache.num_blocks * cache.block_size, t.shape[2].constant());
@@ -69,11 +107,10 @@ StepSession::StepSession(const Checkpoint& checkpoint, const SessionOptions& opt
 }
 
 void StepSession::check(const StepPart& part) const {
-  const Architecture& a = architecture();
   const auto refuse = [](const std::string& found, const std::string& expected) {
     throw Error("a part of a step", found, expected);
   };
-  if (part.tokens.empty()) refuse("no token", "at least one");
+  check_ids(part.tokens, architecture());
   const std::uint64_t length = part.cached + part.tokens.size();
   if (part.blocks.size() < (length + cache_size_.block_size - 1) / cache_size_.block_size) {
     refuse(fmt::format("{} blocks for {} cached and new tokens", part.blocks.size(), length),
@@ -83,19 +120,13 @@ void StepSession::check(const StepPart& part) const {
     if (block < cache_size_.num_blocks) continue;
     refuse(fmt::format("block {}", block), fmt::format("one of {}", cache_size_.num_blocks));
   }
-  for (const TokenId token : part.tokens) {
-    if (token < a.vocab_size) continue;
-    refuse(fmt::format("token id {}", token),
-           fmt::format("ids below the vocabulary size {} of {}", a.vocab_size, a.name));
+  const std::size_t positions = recording_.given_positions ? part.tokens.size() : 0;
+  if (part.positions.size() != positions) {
+    refuse(
+        fmt::format("{} positions of {} tokens", part.positions.size(), part.tokens.size()),
+        positions > 0 ? "one of each: a method chooses tokens" : "none: tokens follow each other");
   }
-  std::uint64_t most = a.decoder.position_rows;
-  for (const LayerShape& layer : a.decoder.layers) {
-    // Beyond, keys of one sequence would have the rotations of several tables.
-    if (layer.rope && layer.rope->max_positions > 0) most = layer.rope->max_positions;
-  }
-  if (most == 0 || length <= most) return;
-  refuse(fmt::format("{} positions", length),
-         fmt::format("at most the {} that {} has or was trained for", most, a.name));
+  check_positions(architecture(), positions_of(part).back() + 1);
 }
 
 std::uint64_t StepSession::rows_after(const StepPart& part) const {
@@ -133,6 +164,22 @@ StepRows StepSession::rows_of(std::span<const StepPart> parts) const {
   return rows;
 }
 
+Output StepSession::run(std::size_t pass, const Executor& executor, const SymbolValues& sizes,
+                        std::vector<FoundCount> found, const Inputs& inputs, CacheStore& cache,
+                        const Observer& observer, const StepRows* rows) {
+  const auto observe = [&](const NodeRun& node) {
+    if (node.counted != nullptr) work_.counted += *node.counted;
+    if (observer) observer(node);
+  };
+  // A step's sums mean nothing at the sizes of other passes.
+  const Recording& recording = rows != nullptr ? recording_ : session_.recording();
+  LateSizes late{&recording.symbols, std::move(found), sizes};
+  Output output = executor.run(sizes, inputs, cache, arena_, observe, nullptr, &late, rows);
+  work_.analytic_flops += analytic_[pass].flops.at(late.values);
+  work_.analytic_bytes += analytic_[pass].bytes.at(late.values);
+  return output;
+}
+
 std::vector<TokenId> StepSession::step(std::span<const StepPart> parts, const Observer& observer) {
   if (parts.empty()) throw Error("a step", "no part", "at least one");
   for (const StepPart& part : parts) check(part);
@@ -141,25 +188,41 @@ std::vector<TokenId> StepSession::step(std::span<const StepPart> parts, const Ob
   std::vector<std::uint64_t> places;
   for (const StepPart& part : parts) {
     tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
-    for (std::size_t i = 0; i < part.tokens.size(); ++i) places.push_back(part.cached + i);
+    const std::vector<std::uint64_t> own = positions_of(part);
+    places.insert(places.end(), own.begin(), own.end());
   }
   const std::vector<float> positions = position_ids(architecture().decoder, places);
-
-  work_ = {};
-  const auto observe = [&](const NodeRun& node) {
-    if (node.counted != nullptr) work_.counted += *node.counted;
-    if (observer) observer(node);
-  };
   StepSizes sums(recording_, sums_);
   for (const SequenceRows& s : rows.sequences) sums.add({s.tokens, s.cached, s.dropped});
   const SymbolValues& sizes = sums.values();
-  LateSizes late{&recording_.symbols, sums.counts(), sizes};
-  logits_ = executor_.run(sizes, {{"tokens", tokens}, {"positions", positions}}, cache_, arena_,
-                          observe, nullptr, &late, &rows);
+  work_ = {};
+  logits_ = run(recording_.passes.size() - 1, executor_, sizes, sums.counts(),
+                {{"tokens", tokens}, {"positions", positions}}, cache_, observer, &rows);
   logits_.shape = {parts.size(), 1, logits_.shape.back()};
-  work_.analytic_flops = analytic_.flops.at(late.values);
-  work_.analytic_bytes = analytic_.bytes.at(late.values);
   return greedy(logits_, session_.options().dtype);
+}
+
+std::vector<std::uint64_t> StepSession::choose_tokens(std::span<const TokenId> prompt,
+                                                      std::size_t index) {
+  KVCAST_ASSERT(recording_.selection);
+  check_ids(prompt, architecture());
+  check_positions(architecture(), prompt.size());
+  for (const HelperModel& model : recording_.helper_models) {
+    check_ids(prompt, model.architecture);
+    check_positions(model.architecture, prompt.size() + most_steps(recording_));
+  }
+  check_prompt_length(recording_, prompt.size());
+  CacheStore cache(session_.options().dtype);
+  helpers_.reserve(cache, 1, prompt.size());
+  cache.allocate();
+  work_ = {};
+  const HelperFindings found =
+      helpers_.run({{prompt.begin(), prompt.end()}}, {}, index,
+                   [&](std::size_t pass, const Executor& executor, const SymbolValues& sizes,
+                       const Inputs& inputs) {
+                     return run(pass, executor, sizes, {}, inputs, cache, nullptr, nullptr);
+                   });
+  return found.kept[0];
 }
 
 }  // namespace kvcast::execute

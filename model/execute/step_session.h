@@ -26,12 +26,15 @@ struct StepPart {
   std::span<const TokenId> tokens;
   std::uint64_t cached = 0;
   std::span<const std::uint32_t> blocks;  ///< enough for cached and new tokens
+  /// The tokens' positions in the text, where a method chose some of its tokens; else empty: those
+  /// of their rows.
+  std::span<const std::uint64_t> positions = {};
   /// More of the prompt is to come: a cache that a method bounds (streaming) holds all of it until
   /// then. Of such a cache no block may be shared, as its rows move.
   bool prompt_goes_on = false;
 };
 
-/// Of the last step.
+/// Of the last step, or of the passes that chose a prompt's tokens.
 struct StepWork {
   std::uint64_t analytic_flops = 0;
   std::uint64_t analytic_bytes = 0;
@@ -44,20 +47,29 @@ class StepSession {
  public:
   /// Records the step, loads the weights and makes the cache. The checkpoint must outlive it.
   /// `options` as of a session; `chunk` has no meaning here. Throws Error for what a step cannot
-  /// be: see add_step; encoder-decoder models; states of a state space; methods with passes before
-  /// the base's, or that choose its tokens; logits of all positions; a part of the model.
+  /// be: see add_step; encoder-decoder models; states of a state space; methods whose passes before
+  /// the base's fill its cache; logits of all positions; a part of the model.
   StepSession(const Checkpoint& checkpoint, const SessionOptions& options,
               const PagedCacheSize& cache);
+  StepSession(const StepSession&) = delete;
+  StepSession& operator=(const StepSession&) = delete;
 
   /// The most likely token after the last one of each part. Throws Error for token ids and lengths
   /// that the model does not have, and blocks that the cache does not have or that are too few.
   std::vector<TokenId> step(std::span<const StepPart> parts, const Observer& observer = nullptr);
+
+  /// With a method that chooses the prompt's tokens (specprefill): runs its passes over a whole
+  /// prompt. Returns the ascending positions of the tokens that the base reads; they are the
+  /// sequence's prompt in steps. `index` is the sequence's place among all, by which random choices
+  /// differ. Throws Error for prompts that the models or the method do not take.
+  std::vector<std::uint64_t> choose_tokens(std::span<const TokenId> prompt, std::size_t index = 0);
 
   /// Rows that a sequence has in its cache after a step: its next `cached`.
   std::uint64_t rows_after(const StepPart& part) const;
 
   /// Of the last step: [parts, 1, vocab_size].
   const Output& logits() const { return logits_; }
+  /// Of the last step or choose_tokens().
   const StepWork& work() const { return work_; }
 
   const Architecture& architecture() const { return session_.architecture(); }
@@ -70,14 +82,18 @@ class StepSession {
 
  private:
   void check(const StepPart& part) const;
+  Output run(std::size_t pass, const Executor& executor, const SymbolValues& sizes,
+             std::vector<FoundCount> found, const Inputs& inputs, CacheStore& cache,
+             const Observer& observer, const StepRows* rows);
   StepRows rows_of(std::span<const StepPart> parts) const;
 
   Session session_;
   Recording recording_;
   StepSums sums_;
   PagedCacheSize cache_size_;
-  PassWork analytic_;
+  std::vector<PassWork> analytic_;  ///< by pass
   Executor executor_;
+  HelperRun helpers_;
   CacheStore cache_;
   Arena arena_;
   Output logits_;

@@ -80,9 +80,19 @@ void Plan::choose_tokens(TokenSelection chosen) {
         "positions, which ranks do not send");
   }
   exclude({needs_no_states(states_see_all_tokens)});
-  whole_prompt = true;
   given_positions = true;
-  prompt_tokens = kept_tokens(symbols, prompt_tokens, chosen);
+  if (steps && chosen.reused) {
+    throw Error("methods " + methods, "a cache that is reused",
+                "one that the steps of a server fill");
+  }
+  if (steps && chosen.keep < 1 && has_windows(s)) {
+    throw Error("methods " + methods + " in steps of a server",
+                "the model " + model.name + ", whose windows or chunks go by the tokens' positions",
+                "one whose layers see all tokens");
+  }
+  // A step's tokens are chosen already.
+  whole_prompt = !steps;
+  if (!steps) prompt_tokens = kept_tokens(symbols, prompt_tokens, chosen);
   selection = chosen;
 }
 

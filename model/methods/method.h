@@ -151,6 +151,7 @@ struct Plan : MethodEffects {
   Symbols& symbols;
   Logits logits = Logits::Last;  ///< the prompt's positions whose logits are needed
   bool chunked = false;          ///< the prompt comes in chunks
+  bool steps = false;            ///< so it does, and the passes that choose its tokens run before
   /// What is cached, and how attention reads it; none: plain_attention.
   std::optional<AttentionMethod> attention = {};
   CrossMethod cross = plain_cross_attention();

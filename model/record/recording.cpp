@@ -33,7 +33,7 @@ Graph record_prefill(const Plan& plan, const Lowering& lowering, const RecordOpt
     pass.encoder_len = plan.prompt_tokens;
     record_decoder(r, a, pass, states);
   } else {
-    pass.past = options.chunked ? Count(symbol::kv_len) - symbol::prompt_len : plan.prompt_past;
+    pass.past = plan.chunked ? Count(symbol::kv_len) - symbol::prompt_len : plan.prompt_past;
     pass.given_positions = plan.given_positions;
     pass.kept = kept_tokens(plan);
     if (plan.token_flow) plan.token_flow->prefill(pass);
@@ -164,7 +164,8 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
   Plan plan{{configured}, recording.symbols};
   plan.find_model = options.find_model;
   plan.logits = options.logits;
-  plan.chunked = options.chunked;
+  plan.chunked = options.chunked || options.steps;
+  plan.steps = options.steps;
   apply_methods(methods, plan);
   if (plan.placement) {
     throw Error(

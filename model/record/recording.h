@@ -57,6 +57,9 @@ struct RecordOptions {
   /// The prefill is a chunk: kv_len - prompt_len tokens are in the cache before it. Decoder-only
   /// models.
   bool chunked = false;
+  /// The same for add_step, and methods may choose the prompt's tokens: the chunk is of chosen
+  /// ones, at given positions.
+  bool steps = false;
   /// Finds the models that methods name.
   FindModel find_model = {};
   /// The passes of one of several devices, which have the base model's parts; each has all of the

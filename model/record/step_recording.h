@@ -56,7 +56,7 @@ struct StepSums {
   std::optional<Evicted> evicted = {};
 };
 
-/// Adds the pass "step" to a recording whose prefill is a chunk (RecordOptions::chunked) that ends
+/// Adds the pass "step" to a recording whose prefill is a chunk (RecordOptions::steps) that ends
 /// with the last token's logits. It is that prefill with the sequences side by side in one row:
 /// [batch, prompt_len, ...] becomes [1, sum of tokens, ...], every sequence has its last token's
 /// logits, attention takes the sums, and each token has a row of a position table. Estimates cost

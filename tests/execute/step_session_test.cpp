@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -32,24 +33,30 @@ std::vector<double> numbers(const Output& logits, DType dtype) {
 struct Alone {
   std::vector<TokenId> tokens;
   std::vector<std::vector<double>> logits;
+  std::vector<std::vector<std::uint64_t>> kept;  ///< of one sequence, where a method chooses tokens
 };
 
-Alone run_alone(const Session& session, const std::vector<TokenId>& prompt, std::uint64_t output) {
+Alone run_alone(const Session& session, const std::vector<TokenId>& prompt, std::uint64_t output,
+                std::size_t index) {
   Alone alone;
   Request request;
+  request.first_index = index;
   request.tokens = {prompt};
   request.output_len = output;
   request.on_logits = [&](const Output& logits) {
     alone.logits.push_back(numbers(logits, session.options().dtype));
   };
-  alone.tokens = session.run(request).tokens[0];
+  Generation g = session.run(request);
+  alone.tokens = g.tokens[0];
+  alone.kept = std::move(g.kept);
   return alone;
 }
 
 /// A sequence on a server that schedules at random.
 struct Served {
-  std::vector<TokenId> known;  ///< prompt and generated tokens
-  std::size_t prompt_len = 0;
+  std::vector<TokenId> known;  ///< prompt, or what a method keeps of it, and generated tokens
+  std::vector<std::uint64_t> positions;  ///< of known tokens, where a method chooses them
+  std::size_t prompt_len = 0;            ///< of known tokens
   std::size_t output_len = 0;
   std::size_t joins_at = 0;  ///< step
   std::size_t computed = 0;  ///< of the known tokens
@@ -62,6 +69,7 @@ struct Schedule {
   unsigned seed = 1;
   std::uint64_t block_size = 4;
   std::size_t sequences = 5;
+  std::size_t shortest_prompt = 1;
   std::size_t longest_prompt = 17;
   std::size_t longest_output = 7;
   bool moves = true;  ///< sequences are preempted, and share blocks
@@ -87,14 +95,16 @@ class RandomServer {
     for (std::size_t i = 0; i < schedule.longest_prompt; ++i) common.push_back(token(vocabulary));
     for (std::size_t i = 0; i < schedule.sequences; ++i) {
       Served s;
-      s.prompt_len = 1 + random_() % schedule.longest_prompt;
+      s.prompt_len = schedule.shortest_prompt +
+                     random_() % (schedule.longest_prompt + 1 - schedule.shortest_prompt);
       s.output_len = 1 + random_() % schedule.longest_output;
       s.joins_at = random_() % 6;
       // Half of them begin alike.
       s.known.assign(common.begin(), common.begin() + static_cast<std::ptrdiff_t>(s.prompt_len));
       const std::size_t alike = i % 2 == 0 ? random_() % s.prompt_len : s.prompt_len - 1;
       for (std::size_t j = alike; j < s.prompt_len; ++j) s.known[j] = token(vocabulary);
-      expected_.push_back(run_alone(alone, s.known, s.output_len));
+      expected_.push_back(run_alone(alone, s.known, s.output_len, i));
+      if (!expected_.back().kept.empty()) keep_chosen(s, i);
       sequences_.push_back(std::move(s));
     }
   }
@@ -110,6 +120,18 @@ class RandomServer {
   }
 
  private:
+  /// The method's choice is the sequence's prompt, generated tokens come after the whole one.
+  void keep_chosen(Served& s, std::size_t i) {
+    const std::vector<TokenId> prompt = std::move(s.known);
+    s.known.clear();
+    s.positions = steps_.choose_tokens(prompt, i);
+    CHECK(s.positions == expected_.back().kept[0]);
+    check_counted();
+    for (const std::uint64_t position : s.positions) s.known.push_back(prompt[position]);
+    s.prompt_len = s.known.size();
+    for (std::size_t j = 0; j < s.output_len; ++j) s.positions.push_back(prompt.size() + j);
+  }
+
   TokenId token(std::uint64_t vocabulary) { return static_cast<TokenId>(random_() % vocabulary); }
 
   void step(double tolerance) {
@@ -127,7 +149,10 @@ class RandomServer {
       const std::size_t left = s.known.size() - s.computed;
       const std::size_t n = random_() % 3 == 0 ? left : 1 + random_() % left;
       while (s.blocks.size() * schedule_.block_size < s.cached + n) take_block(s);
-      parts.push_back({std::span(s.known).subspan(s.computed, n), s.cached, s.blocks, n < left});
+      StepPart part{std::span(s.known).subspan(s.computed, n), s.cached, s.blocks};
+      if (!s.positions.empty()) part.positions = std::span(s.positions).subspan(s.computed, n);
+      part.prompt_goes_on = n < left;
+      parts.push_back(part);
       ran.push_back(i);
       after_[i] = s.computed + n;
     }
@@ -164,12 +189,18 @@ class RandomServer {
     }
   }
 
+  bool counts() const { return loops_of(alone_.options()) == Loops::Counting; }
+  void check_counted() const {
+    const StepWork& work = steps_.work();
+    if (!counts()) return;
+    CHECK(work.counted.flops == work.analytic_flops);
+    CHECK(work.counted.bytes() == work.analytic_bytes);
+  }
   void check_work(std::span<const StepPart> parts) const {
     const StepWork& work = steps_.work();
     CHECK(work.analytic_flops > 0);
-    if (loops_of(alone_.options()) == Loops::Fast) return;
-    CHECK(work.counted.flops == work.analytic_flops);
-    CHECK(work.counted.bytes() == work.analytic_bytes);
+    check_counted();
+    if (!counts()) return;
     std::vector<StepSequence> lengths;
     for (const StepPart& p : parts) {
       const std::uint64_t rows = p.cached + p.tokens.size();
@@ -211,7 +242,8 @@ class RandomServer {
       if (&other == &s || other.blocks.empty()) continue;
       std::size_t alike = 0;
       while (alike < s.known.size() - 1 && alike < other.known.size() &&
-             s.known[alike] == other.known[alike]) {
+             s.known[alike] == other.known[alike] &&
+             (s.positions.empty() || s.positions[alike] == other.positions[alike])) {
         ++alike;
       }
       const std::size_t there = after_.contains(i) ? after_.at(i) : other.computed;
@@ -363,6 +395,37 @@ TEST_CASE("step session: streaming keeps sinks and a window once a sequence's pr
              {"unequal numbers of a sequence's rows"});
 }
 
+TEST_CASE("step session: kept tokens of a prompt at their positions, decoding behind them") {
+  const std::string pooled = "specprefill:keep=0.5,lookahead=3,chunk=2,pool=3";
+  const std::string other = (oracle_folder() / "llama_mqa_linear_rope").string();
+  const std::vector<std::pair<std::string, std::string>> runs{
+      {"llama_mha", pooled},
+      {"opt", pooled},
+      {"olmoe", pooled},
+      {"llama_mha", "specprefill:keep=0.3,lookahead=1,speculator=" + other},
+      {"qwen3", "random-prune:keep=0.6"},
+      {"llama_gqa_llama3_rope", "static-prune:keep=0.5"}};
+  for (const auto& [name, method] : runs) {
+    CAPTURE(name);
+    CAPTURE(method);
+    const OracleCase c(name);
+    for (unsigned seed = 1; seed <= 2; ++seed) {
+      CAPTURE(seed);
+      const Schedule schedule{.seed = seed, .shortest_prompt = 6, .longest_prompt = 30};
+      SessionOptions options = in_fp64();
+      options.methods = parse_methods(method);
+      serve(c.checkpoint, options, schedule, 0);
+      options.dtype = DType::FP32;
+      serve(c.checkpoint, options, schedule, 1e-4);
+    }
+  }
+  // Windows go by positions, which each sequence would have to look up among its own.
+  SessionOptions options;
+  options.methods = parse_methods(pooled);
+  const OracleCase windows("gemma2");
+  check_line(message_of([&] { StepSession(windows.checkpoint, options, {4, 4}); }), {"gemma2", "windows"});
+}
+
 TEST_CASE("streaming: a prompt in chunks gives the logits and tokens of one piece") {
   const OracleCase c("llama_mha");
   SessionOptions options = in_fp64();
@@ -451,6 +514,12 @@ TEST_CASE("step session: what does not fit the model or the cache is refused in 
   std::vector<std::uint32_t> many(40);
   std::iota(many.begin(), many.end(), 0);
   check_line(message({{all, 0, many}}), {"150 positions"});
+  const std::vector<std::uint64_t> positions{3};
+  check_line(message({{all.first(1), 0, blocks, positions}}), {"1 positions", "none"});
+  const auto chooses = parse_methods("random-prune:keep=0.5");
+  StepSession chosen(c.checkpoint, {.methods = chooses}, {40, 4});
+  const StepPart unplaced{all.first(2), 0, blocks};
+  check_line(message_of([&] { chosen.step({&unplaced, 1}); }), {"0 positions of 2 tokens"});
 
   const auto refused = [&](const SessionOptions& o, const PagedCacheSize& size) {
     return message_of([&] { StepSession(c.checkpoint, o, size); });
@@ -459,8 +528,11 @@ TEST_CASE("step session: what does not fit the model or the cache is refused in 
   check_line(refused({.attention = Kernels::Eager}, {4, 4}), {"causal_mask"});
   check_line(refused({}, {0, 4}), {"0 blocks"});
   check_line(refused({}, {std::uint64_t{1} << 31, 4}), {"2147483648 blocks"});
-  check_line(refused({.methods = {{"random-prune", {{"keep", "0.5"}}}}}, {4, 4}),
-             {"random-prune", "chunks"});
+  check_line(
+      refused({.methods = parse_methods("lazyllm:begin=0.8,end=0.4,from=0.2,to=0.9")}, {4, 4}),
+      {"lazyllm", "chunks"});
+  check_line(refused({.methods = parse_methods("specprefill:keep=0.5,reuse=kept")}, {4, 4}),
+             {"specprefill", "reused"});
 }
 
 }  // namespace
