@@ -26,15 +26,15 @@ bool is_in_chunks(const Recording& r) {
          r.prompt_slots == Count(symbol::prompt_len);
 }
 
-/// In chunks, unless a method needs whole prompts.
-Recording record_steps(const Configuration& c) {
+/// In chunks, unless a method needs whole prompts or a group takes them.
+Recording record_steps(const Configuration& c, bool by_group) {
   RecordOptions options{.find_model = c.find_model, .place = first_device(c.parallelism)};
   Recording whole = record(c.architecture, c.methods, c.lowering, options);
   if (c.architecture.encoder_decoder) {
     throw Error("steps of a server", c.architecture.name + ", which has an encoder",
                 "a decoder-only model");
   }
-  if (!is_in_chunks(whole)) return whole;
+  if (by_group || !is_in_chunks(whole)) return whole;
   options.chunked = true;
   return record(c.architecture, c.methods, c.lowering, options);
 }
@@ -66,9 +66,10 @@ const std::vector<double>& entry(std::vector<std::vector<double>>& table, std::u
 
 }  // namespace
 
-ServerStep::ServerStep(const Configuration& c)
-    : recording_(record_steps(c)),
-      sums_(is_in_chunks(recording_) ? add_step(recording_) : StepSums{}),
+ServerStep::ServerStep(const Configuration& c, PrefillGroup group)
+    : recording_(record_steps(c, group != nullptr)),
+      group_(std::move(group)),
+      sums_(!group_ && is_in_chunks(recording_) ? add_step(recording_) : StepSums{}),
       rates_(rates_of(c)),
       decode_(compile(recording_.decode(), recording_.symbols.varying_with(symbol::kv_len), true,
                       c.lowering)),
@@ -78,10 +79,10 @@ ServerStep::ServerStep(const Configuration& c)
           static_cast<double>(recording_.state_bytes.at(recording_.symbols.resolve({1, 1, 1})))),
       all_(recording_, sums_),
       chunks_(recording_, sums_) {
-  if (is_in_chunks(recording_)) {
+  if (!group_ && is_in_chunks(recording_)) {
     prompts_ =
         compile(recording_.pass(step_name).graph, symbols_of_caches(sums_), false, c.lowering);
-  } else {
+  } else if (!group_) {
     Rates device = rates_;
     device.host = {};
     device.prefill_tokens = 0;
@@ -126,9 +127,17 @@ Forecast ServerStep::forecast(std::uint64_t prompt_len) const {
 }
 
 double ServerStep::whole_prompt_seconds(std::uint64_t prompt_len) {
-  const auto [entry, is_new] = whole_prompt_s_.try_emplace(prompt_len, 0);
-  if (is_new) entry->second = forecast(prompt_len).ttft_s;
-  return entry->second;
+  const auto known = whole_prompt_s_.find(prompt_len);
+  if (known != whole_prompt_s_.end()) return known->second;
+  const double seconds = group_ ? group_(prompt_len).seconds : forecast(prompt_len).ttft_s;
+  whole_prompt_s_.emplace(prompt_len, seconds);
+  return seconds;
+}
+
+void ServerStep::check_prompt(std::uint64_t prompt_len) {
+  if (prompts_) return;
+  check_prompt_length(recording_, prompt_len);
+  if (group_) whole_prompt_seconds(prompt_len);
 }
 
 std::uint64_t ServerStep::slots(std::uint64_t prompt_len) const {
@@ -204,6 +213,7 @@ Seconds ServerStep::take() {
 }
 
 double ServerStep::activation_bytes(std::uint64_t tokens) const {
+  if (group_) return group_(tokens).activation_bytes;
   if (!prompts_) {
     const Forecast f = forecast(tokens);
     return f.peak_memory_bytes - f.weight_bytes - f.kv_cache_bytes;

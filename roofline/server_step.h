@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <vector>
@@ -17,14 +18,25 @@
 
 namespace kvcast::roofline {
 
+/// What several devices take to read a whole prompt together.
+struct GroupPrefill {
+  double seconds = 0;           ///< to the first token
+  double activation_bytes = 0;  ///< on the device with most
+};
+/// Throws Error for prompts that the devices cannot share.
+using PrefillGroup = std::function<GroupPrefill(std::uint64_t prompt_len)>;
+
 class ServerStep {
  public:
-  /// Records and compiles. Throws Error as Estimator does, for models of which no step of several
+  /// Records and compiles. With a group, prompts come whole and take as long as it says; one of its
+  /// devices decodes. Throws Error as Estimator does, for models of which no step of several
   /// sequences can be made, and for stages and replicas.
-  explicit ServerStep(const Configuration& configuration);
+  explicit ServerStep(const Configuration& configuration, PrefillGroup group = {});
 
   /// Prompts may come in chunks; else a method needs them whole.
   bool takes_chunks() const { return prompts_.has_value(); }
+  /// Throws Error for prompts that a method or the group does not take.
+  void check_prompt(std::uint64_t prompt_len);
   /// A chunk of a prompt, or all of it. Whole prompts take as long as one after another.
   void add_prompt(const StepSequence& sequence);
   /// A decode step; the cache has `kv_len` tokens with its own.
@@ -63,6 +75,7 @@ class ServerStep {
   Forecast forecast(std::uint64_t prompt_len) const;
 
   Recording recording_;
+  PrefillGroup group_;
   StepSums sums_;  ///< of prompts_
   Rates rates_;
   std::optional<Pass> prompts_;

@@ -14,8 +14,8 @@
 #include "model/base/quantity.h"
 #include "model/base/stopwatch.h"
 #include "reports/plot/plot.h"
+#include "search/server_group.h"
 #include "search/serving_rate.h"
-#include "simulate/serving/model_server.h"
 
 namespace kvcast::cli {
 namespace {
@@ -67,15 +67,15 @@ ordered_json server_row(const reports::ServingSweep& sweep, std::uint64_t config
   ordered_json row{{"server", grid.label(configuration)}};
   try {
     const roofline::Configuration c = grid.configuration(configuration);
-    const auto make = [&] { return simulate::make_model_server(c, scheduler, "--scheduler"); };
+    const auto make = [&] { return search::make_server(c, scheduler, "--scheduler"); };
     const simulate::ModelServer one = make();
-    const std::uint64_t devices = c.parallelism.devices();
+    const std::uint64_t devices = one.devices;
     row["scheduler"] =
         scheduler.empty() ? std::string(name(one.servers.settings.policy)) : scheduler;
-    row["server"] = fmt::format("{}{}{}, {}, {}",
-                                grid.spec().model.size() > 1 ? c.architecture.name + ", " : "",
-                                c.hardware.name, devices > 1 ? ", " + to_string(c.parallelism) : "",
-                                to_string(c.methods), row["scheduler"].get<std::string>());
+    row["server"] = fmt::format(
+        "{}{}{}, {}, {}", grid.spec().model.size() > 1 ? c.architecture.name + ", " : "",
+        c.hardware.name, c.parallelism.is_one() ? "" : ", " + to_string(c.parallelism),
+        to_string(c.methods), row["scheduler"].get<std::string>());
     row["devices"] = devices;
     const search::RateFound found =
         search::find_max_rate({.attainment = objective.attainment}, [&](double rate) {
@@ -90,11 +90,11 @@ ordered_json server_row(const reports::ServingSweep& sweep, std::uint64_t config
       row["reason"] = "no rate meets the objective";
       return row;
     }
-    row["max_rate_per_device"] = found.rate / static_cast<double>(c.parallelism.devices());
+    row["max_rate_per_device"] = found.rate / static_cast<double>(devices);
     for (const search::ServedRate& t : found.tried) {
       if (t.rate != found.rate) continue;
       row["output_token_throughput_per_device"] =
-          t.times.output_token_throughput / static_cast<double>(c.parallelism.devices());
+          t.times.output_token_throughput / static_cast<double>(devices);
       row["ttft_mean_s"] = t.times.ttft_s.mean;
       row["ttft_p99_s"] = t.times.ttft_s.p99;
       row["tpot_mean_s"] = t.times.tpot_s.mean;

@@ -294,21 +294,6 @@ void write_roofline(const std::string& path, const Configuration& c, const Desig
   reports::write_plot(reports::roofline_plot(roofs, estimator.breakdown(p), title), path);
 }
 
-/// The flags say the links of a placement, which else are the hardware's.
-PlacedEstimator make_estimator(const Options& o, const Configuration& c) {
-  std::optional<search::HardwareLink> link;
-  for (const auto& [flag, value] :
-       {std::pair{"--link", &o.link.name}, std::pair{"--link-gb-per-s", &o.link.gb_per_s},
-        std::pair{"--link-latency-s", &o.link.latency_s}}) {
-    if (value->empty()) continue;
-    if (!find_placement(c.methods)) {
-      throw Error(flag, "method " + to_string(c.methods), "kvr:p=P or tsp:p=P among the methods");
-    }
-    if (!link) link = parse_link(o.link, c.hardware, c.mode);
-  }
-  return PlacedEstimator(c, link);
-}
-
 const std::vector<Column> device_columns{{"device", "device"},
                                          {"tokens", "tokens"},
                                          {"compute", "compute_s", in_seconds},
@@ -322,7 +307,7 @@ void run(const Options& o, const Globals& globals) {
   }
   const Configuration c = parse_configuration(o.request, globals.catalog());
   const DesignPoint p = parse_sizes(o.request, c.architecture);
-  const PlacedEstimator estimator = make_estimator(o, c);
+  const PlacedEstimator estimator(c, parse_placement_link(o.link, c));
   const Estimator& one_device = estimator.one_device();
   const search::PlacedEstimate e = estimator.at(p);
   const std::optional<PlacedPrefill>& placed = e.prefill;

@@ -1,11 +1,14 @@
 #include "cli/simulate/parallel_options.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "cli/frame/command.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
 #include "model/io/files/number_text.h"
+#include "model/methods/placement.h"
 #include "simulate/platform.h"
 
 namespace kvcast::cli {
@@ -65,6 +68,20 @@ search::HardwareLink parse_link(const LinkFlags& flags, const roofline::Hardware
     forget("latency");
   }
   return link;
+}
+
+std::optional<search::HardwareLink> parse_placement_link(const LinkFlags& flags,
+                                                         const roofline::Configuration& c) {
+  for (const auto& [flag, value] :
+       {std::pair{"--link", &flags.name}, std::pair{"--link-gb-per-s", &flags.gb_per_s},
+        std::pair{"--link-latency-s", &flags.latency_s}}) {
+    if (value->empty()) continue;
+    if (!find_placement(c.methods)) {
+      throw Error(flag, "method " + to_string(c.methods), "kvr:p=P or tsp:p=P among the methods");
+    }
+    return parse_link(flags, c.hardware, c.mode);
+  }
+  return {};
 }
 
 double parse_number(const std::string& text, const char* flag, bool zero) {

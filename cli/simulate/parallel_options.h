@@ -1,6 +1,7 @@
 /// The flags of parallel prefill: model, devices, the links between them.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "cli/frame/arguments.h"
@@ -34,6 +35,11 @@ struct ParallelOptions {
 /// Throws Error naming the flag, or the hardware that lists no links.
 search::HardwareLink parse_link(const LinkFlags& flags, const roofline::Hardware& hardware,
                                 roofline::Mode mode);
+
+/// Of a placement (kvr, tsp), if a flag is given. Throws Error as parse_link, and where no method
+/// is one.
+std::optional<search::HardwareLink> parse_placement_link(
+    const LinkFlags& flags, const roofline::Configuration& configuration);
 
 /// A number above zero, or at least zero with `zero`. Throws Error starting with the flag.
 double parse_number(const std::string& text, const char* flag, bool zero);

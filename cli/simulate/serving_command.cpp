@@ -11,12 +11,14 @@
 #include "cli/frame/request_options.h"
 #include "cli/frame/serving_output.h"
 #include "cli/frame/workload_flags.h"
+#include "cli/simulate/parallel_options.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
 #include "model/base/stopwatch.h"
+#include "model/record/rank_recording.h"
 #include "reports/plot/serving_log.h"
+#include "search/server_group.h"
 #include "search/serving_rate.h"
-#include "simulate/serving/model_server.h"
 #include "simulate/serving/serving_scenario.h"
 #include "simulate/serving/step_times.h"
 
@@ -26,6 +28,7 @@ namespace {
 struct Options {
   std::string scenario;
   RequestOptions request;
+  LinkFlags link;
   WorkloadFlags workload;
   std::string scheduler;
   std::string replicas = "1";
@@ -91,14 +94,14 @@ Setup from_model(const Options& o, const Globals& globals) {
     if (value->empty()) throw Error(std::string(flag) + " is required, or --scenario FILE");
   }
   const roofline::Configuration c = parse_configuration(o.request, globals.catalog());
-  simulate::ModelServer server = simulate::make_model_server(c, o.scheduler, "--scheduler");
+  simulate::ModelServer server =
+      search::make_server(c, o.scheduler, "--scheduler", {}, parse_placement_link(o.link, c));
   Setup setup;
   setup.memory = server.memory;
   const simulate::SchedulerSettings& s = server.servers.settings;
-  setup.title =
-      fmt::format("{} on {}{}, {}, {}", c.architecture.name,
-                  c.parallelism.is_one() ? "" : std::to_string(c.parallelism.devices()) + " x ",
-                  c.hardware.name, to_string(c.methods), name(s.policy));
+  setup.title = fmt::format("{} on {}{}, {}, {}", c.architecture.name,
+                            server.devices == 1 ? "" : std::to_string(server.devices) + " x ",
+                            c.hardware.name, to_string(c.methods), name(s.policy));
   const std::uint64_t replicas = parse_token_count(o.replicas, "--replicas");
   const std::uint64_t decoders =
       o.decoders == "0" ? 0 : parse_token_count(o.decoders, "--decode-servers");
@@ -107,7 +110,7 @@ Setup from_model(const Options& o, const Globals& globals) {
                  {"engine", c.engine.name},
                  {"method", to_string(c.methods)},
                  {"scheduler", name(s.policy)},
-                 {"devices", c.parallelism.devices() * (replicas + decoders)},
+                 {"devices", server.devices * replicas + c.parallelism.devices() * decoders},
                  {"kv_blocks", s.num_blocks},
                  {"block_size", s.block_size},
                  {"max_num_seqs", s.max_num_seqs},
@@ -121,7 +124,10 @@ Setup from_model(const Options& o, const Globals& globals) {
       throw Error("--decode-servers", "scheduler " + std::string(name(s.policy)), "vllm-v1");
     }
     const std::string& text = o.decode_scheduler.empty() ? o.scheduler : o.decode_scheduler;
-    simulate::ModelServer decoder = simulate::make_model_server(c, text, "--decode-scheduler");
+    roofline::Configuration decodes = c;
+    decodes.methods = without_placement(c.methods);
+    simulate::ModelServer decoder =
+        simulate::make_model_server(decodes, text, "--decode-scheduler");
     setup.serving.link = cache_link(o, decoder);
     decoder.servers.count = decoders;
     setup.serving.decoders = std::move(decoder.servers);
@@ -285,6 +291,7 @@ void add_simulate_serving(Command command, const Globals& globals) {
   c.add("--engine", request.engine);
   request.devices.add_to(c);
   c.add("--platform", request.platform);
+  o->link.add_to(c);
   c.add("--set", request.set);
   c.add("--scheduler NAME[:KEY=VALUE,...]", o->scheduler,
         "vllm-v1, vllm-v0, sarathi, orca, static, trtllm-guaranteed, trtllm-utilization, sglang "

@@ -8,7 +8,7 @@
 #include "model/base/error.h"
 #include "model/io/files/csv_table.h"
 #include "reports/sweep/row_sweep.h"
-#include "simulate/serving/model_server.h"
+#include "search/server_group.h"
 
 namespace kvcast::reports {
 namespace {
@@ -46,10 +46,11 @@ std::string row_of(const ServingSweep& s, std::uint64_t point) {
   std::string scheduler = at.scheduler;
   try {
     const roofline::Configuration c = s.grid.configuration(at.configuration);
-    simulate::ModelServer server = simulate::make_model_server(c, at.scheduler, "--scheduler");
+    simulate::ModelServer server = search::make_server(c, at.scheduler, "--scheduler");
     if (scheduler.empty()) scheduler = name(server.servers.settings.policy);
     const auto requests = s.open(at.rate);
     server.servers.settings.request_block_tokens = requests->block_tokens();
+    const std::uint64_t devices = server.devices;
     const std::uint64_t blocks = server.servers.settings.num_blocks;
     simulate::ServingSetup setup;
     setup.servers = std::move(server.servers);
@@ -60,8 +61,7 @@ std::string row_of(const ServingSweep& s, std::uint64_t point) {
         t.request_throughput, t.output_token_throughput, t.ttft_s.mean, t.ttft_s.p50, t.ttft_s.p90,
         t.ttft_s.p99, t.tpot_s.mean, t.tpot_s.p50, t.tpot_s.p99, t.itl_s.p99, t.e2e_s.mean,
         t.e2e_s.p50, t.e2e_s.p99, t.goodput_requests_per_s, t.slo_attainment, t.counts.preemptions,
-        t.prefix_hit_rate(), t.peak_kv_blocks, blocks, t.counts.peak_running, t.steps,
-        c.parallelism.devices());
+        t.prefix_hit_rate(), t.peak_kv_blocks, blocks, t.counts.peak_running, t.steps, devices);
   } catch (const Error& e) {
     const auto results = std::count(result_columns.begin(), result_columns.end(), ',');
     row += fmt::format(",{},{},{}{}", csv_cell(scheduler), rate_cell(at.rate),

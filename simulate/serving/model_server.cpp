@@ -9,6 +9,7 @@
 
 #include "model/base/error.h"
 #include "model/base/quantity.h"
+#include "model/record/rank_recording.h"
 #include "simulate/serving/serving_scenario.h"
 
 namespace kvcast::simulate {
@@ -38,7 +39,7 @@ bool is_large(const roofline::Hardware& h) {
 
 class ModelClock : public StepClock {
  public:
-  explicit ModelClock(const Configuration& c) : step_(c) {}
+  ModelClock(const Configuration& c, roofline::PrefillGroup group) : step_(c, std::move(group)) {}
   const roofline::ServerStep& step() const { return step_; }
 
   double seconds(std::span<const ScheduledPart> parts) override {
@@ -60,9 +61,8 @@ class ModelClock : public StepClock {
     return r.prompt_tokens - step_.slots(r.prompt_tokens);
   }
   std::optional<std::string> refuses(const ServingRequest& r) override {
-    if (step_.takes_chunks()) return {};
     try {
-      check_prompt_length(step_.recording(), r.prompt_tokens);
+      step_.check_prompt(r.prompt_tokens);
     } catch (const Error& e) {
       return e.what();
     }
@@ -105,26 +105,25 @@ double helper_cache_bytes_per_token(const Recording& r) {
   return bytes / static_cast<double>(tokens);
 }
 
-/// Of methods that need prompts whole.
-void keep_prompts_whole(const Configuration& c, SchedulerSettings& s) {
+}  // namespace
+
+Policy default_policy(const Engine& engine) {
+  const auto rules = value_of(engine, "rules");
+  return rules ? parse_policy(rules->get<std::string>()) : Policy::VllmV1;
+}
+
+void keep_prompts_whole(const std::vector<MethodSpec>& methods, SchedulerSettings& s) {
   const bool cuts =
       s.policy == Policy::Sarathi || s.policy == Policy::Sglang || s.policy == Policy::SglangLpm;
   if (cuts) {
     throw Error(fmt::format("scheduler {}", name(s.policy)),
-                "method " + to_string(c.methods) + ", which needs prompts in one piece",
+                "method " + to_string(methods) + ", which needs prompts in one piece",
                 "vllm-v0, vllm-v1, orca, static or TensorRT-LLM's");
   }
   s.chunked_prefill = false;
   s.prefix_caching = false;
   s.long_prefill_token_threshold = 0;
   s.max_num_batched_tokens = std::max(s.max_num_batched_tokens, s.max_model_len);
-}
-
-}  // namespace
-
-Policy default_policy(const Engine& engine) {
-  const auto rules = value_of(engine, "rules");
-  return rules ? parse_policy(rules->get<std::string>()) : Policy::VllmV1;
 }
 
 SchedulerSettings default_settings(Policy policy, const Configuration& c,
@@ -186,8 +185,8 @@ SchedulerSettings default_settings(Policy policy, const Configuration& c,
 }
 
 ModelServer make_model_server(const Configuration& c, std::string_view scheduler,
-                              const std::string& place,
-                              const std::optional<double>& memory_share) {
+                              const std::string& place, const std::optional<double>& memory_share,
+                              roofline::PrefillGroup group) {
   SchedulerSettings asked;
   asked.policy = default_policy(c.engine);
   if (!scheduler.empty()) set_scheduler(scheduler, place, asked);
@@ -197,12 +196,13 @@ ModelServer make_model_server(const Configuration& c, std::string_view scheduler
 
   // The host prepares a row of steps once.
   Configuration of_steps = c;
+  if (group) of_steps.methods = without_placement(c.methods);
   const auto in_row = static_cast<double>(s.num_scheduler_steps);
   of_steps.engine.host.step.value /= in_row;
   of_steps.engine.host.sequence.value /= in_row;
-  const auto clock = std::make_shared<ModelClock>(of_steps);
+  const auto clock = std::make_shared<ModelClock>(of_steps, std::move(group));
   const roofline::ServerStep& step = clock->step();
-  if (!step.takes_chunks()) keep_prompts_whole(c, s);
+  if (!step.takes_chunks()) keep_prompts_whole(c.methods, s);
   s.cache_rows = cache_rows(step);
   ServerMemory m;
   m.capacity_bytes = step.rates().memory_capacity_bytes;
@@ -234,7 +234,7 @@ ModelServer make_model_server(const Configuration& c, std::string_view scheduler
     s.num_blocks = static_cast<std::uint64_t>(std::min(room / m.block_bytes, most_blocks));
   }
   s.check();
-  return {{std::move(s), clock, 1}, m};
+  return {{std::move(s), clock, 1}, m, c.parallelism.devices()};
 }
 
 }  // namespace kvcast::simulate

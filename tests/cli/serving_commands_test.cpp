@@ -49,6 +49,35 @@ TEST_CASE("simulate serving: one request alone takes what it is estimated to") {
   }
 }
 
+TEST_CASE("simulate serving: a group's prompt takes what simulate prefill plays") {
+  const std::string link = " --link-gb-per-s 100 --link-latency-s 2e-6 --json";
+  for (const std::string schedule : {"kvr", "tsp"}) {
+    CAPTURE(schedule);
+    const json alone = run_json(one_gpu +
+                                "--arrivals burst --num-requests 1 --prompt-lens 3001 "
+                                "--output-lens 9 --method " +
+                                schedule + ":p=4" + link);
+    const std::string point = "--model llama-3.1-8b --hardware h100-sxm --prompt-len 3001 ";
+    const json estimate =
+        run_json("estimate " + point + "--output-len 9 --method " + schedule + ":p=4" + link);
+    const json played = run_json("simulate prefill " + point +
+                                 "--devices 4 --topology ring --schedule " + schedule + link);
+    CHECK(alone["devices"] == 4);
+    CHECK(mean(alone, "ttft_s") == near(estimate["ttft_s"].get<double>()).epsilon(1e-12));
+    CHECK(mean(alone, "ttft_s") == near(played["ttft_s"].get<double>()).epsilon(1e-12));
+    CHECK(mean(alone, "tpot_s") == near(estimate["tpot_s"].get<double>()).epsilon(1e-9));
+    const json apart = run_json(one_gpu +
+                                "--arrivals burst --num-requests 1 --prompt-lens 3001 "
+                                "--output-lens 9 --decode-servers 2 --kv-link-gb-per-s 50 "
+                                "--replicas 3 --method " +
+                                schedule + ":p=4" + link);
+    CHECK(apart["devices"] == 14);
+    // Keys and values: 32 layers of 8 heads of 128 elements in 2 bytes.
+    const double sent_s = 3001.0 * 2 * 32 * 8 * 128 * 2 / 50e9;
+    CHECK(mean(apart, "e2e_s") == near(mean(alone, "e2e_s") + sent_s).epsilon(1e-9));
+  }
+}
+
 TEST_CASE("simulate serving: explicit costs, by hand") {
   const TestFolder folder;
   const std::string scenario = folder / "scenario.json";
