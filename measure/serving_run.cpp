@@ -33,38 +33,77 @@ ExecutedSteps::ExecutedSteps(execute::StepSession& session,
     : session_(session),
       block_tokens_(settings.request_block_tokens),
       waits_(waits),
-      is_bounded_(session.recording().bound.has_value()) {
-  if (!is_bounded_ || !settings.prefix_caching) return;
+      is_bounded_(session.recording().bound.has_value()),
+      chooses_(session.recording().selection.has_value()) {
+  if (chooses_ && settings.chunked_prefill) {
+    throw Error("chunked_prefill", "a method that chooses the tokens of whole prompts",
+                "chunked_prefill=false");
+  }
+  if (!(is_bounded_ || chooses_) || !settings.prefix_caching) return;
   throw Error("prefix_caching",
-              "a method that drops rows of the cache, whose blocks none can share",
+              chooses_ ? "a method whose sequences keep tokens of their own"
+                       : "a method that drops rows of the cache, whose blocks none can share",
               "prefix_caching=false");
+}
+
+ExecutedSteps::Known ExecutedSteps::begin(const simulate::ServingRequest& r) {
+  Known known;
+  known.tokens = prompt_of(r, block_tokens_, session_.architecture().vocab_size);
+  if (!chooses_) return known;
+  known.positions = session_.choose_tokens(known.tokens);
+  for (std::size_t i = 0; i < known.positions.size(); ++i) {
+    known.tokens[i] = known.tokens[known.positions[i]];
+  }
+  known.tokens.resize(known.positions.size());
+  known.dropped = r.prompt_tokens - known.tokens.size();
+  return known;
 }
 
 double ExecutedSteps::seconds(std::span<const simulate::ScheduledPart> parts) {
   std::vector<execute::StepPart> step;
   for (const simulate::ScheduledPart& part : parts) {
     const simulate::Sequence& s = *part.sequence;
-    std::vector<TokenId>& known = known_[s.request.id];
-    if (known.empty()) {
-      known = prompt_of(s.request, block_tokens_, session_.architecture().vocab_size);
-    }
-    KVCAST_ASSERT(known.size() == s.known);
-    const bool begins = s.computed == 0;
-    const std::uint64_t rows = is_bounded_ && !begins ? rows_.at(s.request.id) : s.computed;
-    step.push_back({.tokens = std::span(known).subspan(s.computed, part.tokens),
-                    .cached = rows,
+    const auto [place, is_new] = known_.try_emplace(s.request.id);
+    Known& known = place->second;
+    if (is_new) known = begin(s.request);
+    KVCAST_ASSERT(known.dropped + known.tokens.size() == s.known);
+    // A preempted sequence keeps its choice, and computes what is chosen again.
+    const std::uint64_t first = s.computed == 0 ? 0 : s.computed - known.dropped;
+    const std::uint64_t tokens = part.tokens - (s.computed == 0 ? known.dropped : 0);
+    KVCAST_ASSERT(first > 0 || known.dropped == 0 || part.tokens == s.left());
+    if (s.computed == 0 || !is_bounded_) known.rows = first;
+    step.push_back({.tokens = std::span(known.tokens).subspan(first, tokens),
+                    .cached = known.rows,
                     .blocks = s.blocks,
                     .prompt_goes_on = part.tokens < s.left()});
+    if (chooses_) step.back().positions = std::span(known.positions).subspan(first, tokens);
   }
   const std::vector<TokenId> next = session_.step(step);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const simulate::Sequence& s = *parts[i].sequence;
-    if (is_bounded_) rows_[s.request.id] = session_.rows_after(step[i]);
-    if (parts[i].tokens == s.left()) known_.at(s.request.id).push_back(next[i]);
+    Known& known = known_.at(s.request.id);
+    known.rows = session_.rows_after(step[i]);
+    if (parts[i].tokens < s.left()) continue;
+    known.tokens.push_back(next[i]);
+    if (chooses_) known.positions.push_back(s.known);
   }
   const double seconds = since_.seconds();
   since_ = Stopwatch();
   return seconds;
+}
+
+std::uint64_t ExecutedSteps::dropped_tokens(const simulate::ServingRequest& r) {
+  return chooses_ ? r.prompt_tokens - session_.most_chosen(r.prompt_tokens) : 0;
+}
+
+std::optional<std::string> ExecutedSteps::refuses(const simulate::ServingRequest& r) {
+  if (!chooses_) return {};
+  try {
+    session_.most_chosen(r.prompt_tokens);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return {};
 }
 
 void ExecutedSteps::idle(double seconds) {
@@ -75,10 +114,10 @@ void ExecutedSteps::idle(double seconds) {
 void ExecutedSteps::ended(const simulate::Sequence& s) {
   const auto known = known_.find(s.request.id);
   KVCAST_ASSERT(known != known_.end());
-  const auto made = known->second.begin() + static_cast<std::ptrdiff_t>(s.request.prompt_tokens);
-  made_[s.request.id].assign(made, known->second.end());
+  const std::vector<TokenId>& tokens = known->second.tokens;
+  const std::uint64_t prompt = s.request.prompt_tokens - known->second.dropped;
+  made_[s.request.id].assign(tokens.begin() + static_cast<std::ptrdiff_t>(prompt), tokens.end());
   known_.erase(known);
-  rows_.erase(s.request.id);
 }
 
 }  // namespace kvcast::measure

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "model/base/stopwatch.h"
@@ -23,12 +25,15 @@ class ExecutedSteps : public simulate::StepClock {
  public:
   /// `session` has as many blocks as the scheduler; `waits`: the time until a request arrives is
   /// slept through, otherwise skipped.
-  /// Throws Error for prefixes that are cached where a method bounds the cache.
+  /// Throws Error for prefixes that are cached where a method bounds the cache or chooses the
+  /// prompt's tokens, and for prompts in chunks where it chooses them.
   ExecutedSteps(execute::StepSession& session, const simulate::SchedulerSettings& settings,
                 bool waits);
 
   double seconds(std::span<const simulate::ScheduledPart> parts) override;
   void idle(double seconds) override;
+  std::uint64_t dropped_tokens(const simulate::ServingRequest& request) override;
+  std::optional<std::string> refuses(const simulate::ServingRequest& request) override;
 
   /// Tokens that were made of each request, by its id; those of its prompt are dropped when it has
   /// ended.
@@ -36,14 +41,23 @@ class ExecutedSteps : public simulate::StepClock {
   void ended(const simulate::Sequence& s);
 
  private:
+  /// A request under way.
+  struct Known {
+    std::vector<execute::TokenId> tokens;  ///< the prompt, or what is chosen of it, and made ones
+    std::vector<std::uint64_t> positions;  ///< of these tokens, where a method chooses
+    std::uint64_t dropped = 0;             ///< tokens of the prompt that are not chosen
+    std::uint64_t rows = 0;                ///< in the cache
+  };
+  Known begin(const simulate::ServingRequest& request);
+
   execute::StepSession& session_;
   std::uint64_t block_tokens_;
   bool waits_;
   bool is_bounded_;
+  bool chooses_;
   Stopwatch since_;
-  std::map<std::uint64_t, std::vector<execute::TokenId>> known_;  ///< prompt and made, by id
+  std::map<std::uint64_t, Known> known_;  ///< by id
   std::map<std::uint64_t, std::vector<execute::TokenId>> made_;
-  std::map<std::uint64_t, std::uint64_t> rows_;  ///< in a bounded cache, by id
 };
 
 }  // namespace kvcast::measure

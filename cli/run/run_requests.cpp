@@ -11,6 +11,7 @@
 #include "model/base/quantity.h"
 #include "model/execute/machine_probe.h"
 #include "reports/plot/serving_log.h"
+#include "simulate/serving/model_server.h"
 #include "simulate/serving/serving_scenario.h"
 #include "simulate/serving/step_times.h"
 
@@ -21,14 +22,15 @@ namespace {
 constexpr double default_cache_bytes = 0x1p30;
 
 simulate::SchedulerSettings settings_for(const RunRequestsFlags& flags, const Recording& recording,
-                                         DType dtype) {
+                                         const execute::SessionOptions& options) {
   simulate::SchedulerSettings s;
   s.max_model_len = recording.model.max_position_embeddings;
   s.num_blocks = 0;
   if (!flags.scheduler.empty()) simulate::set_scheduler(flags.scheduler, "--scheduler", s);
+  if (recording.selection) simulate::keep_prompts_whole(options.methods, s);
   if (s.num_blocks == 0) {
     const double of_token = static_cast<double>(recording.kv_cache_bytes_per_token.at({})) *
-                            bits_per_element(dtype) / bits_per_element(DType::FP32);
+                            bits_per_element(options.dtype) / bits_per_element(DType::FP32);
     s.num_blocks =
         std::max<std::uint64_t>(1, static_cast<std::uint64_t>(default_cache_bytes / of_token /
                                                               static_cast<double>(s.block_size)));
@@ -60,9 +62,13 @@ void run_requests(const RunOptions& o, const RunRequestsFlags& flags, const Glob
   const execute::SessionOptions options =
       session_options(o, checkpoint.architecture(), 1, globals.catalog());
   execute::check_checkpoint(checkpoint, options);
+  const auto find_model = [&](const std::string& name) {
+    return options.open ? options.open(name).architecture() : Checkpoint(name).architecture();
+  };
   const Recording recording =
-      record(checkpoint.architecture(), options.methods, execute::session_lowering(options));
-  simulate::SchedulerSettings settings = settings_for(flags, recording, options.dtype);
+      record(checkpoint.architecture(), options.methods, execute::session_lowering(options),
+             {.find_model = find_model});
+  simulate::SchedulerSettings settings = settings_for(flags, recording, options);
   const auto requests = flags.workload.open();
   settings.request_block_tokens = requests->block_tokens();
   execute::StepSession session(checkpoint, options, {settings.num_blocks, settings.block_size});

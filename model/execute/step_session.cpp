@@ -204,14 +204,9 @@ std::vector<TokenId> StepSession::step(std::span<const StepPart> parts, const Ob
 
 std::vector<std::uint64_t> StepSession::choose_tokens(std::span<const TokenId> prompt,
                                                       std::size_t index) {
-  KVCAST_ASSERT(recording_.selection);
   check_ids(prompt, architecture());
-  check_positions(architecture(), prompt.size());
-  for (const HelperModel& model : recording_.helper_models) {
-    check_ids(prompt, model.architecture);
-    check_positions(model.architecture, prompt.size() + most_steps(recording_));
-  }
-  check_prompt_length(recording_, prompt.size());
+  for (const HelperModel& model : recording_.helper_models) check_ids(prompt, model.architecture);
+  most_chosen(prompt.size());
   CacheStore cache(session_.options().dtype);
   helpers_.reserve(cache, 1, prompt.size());
   cache.allocate();
@@ -223,6 +218,19 @@ std::vector<std::uint64_t> StepSession::choose_tokens(std::span<const TokenId> p
                      return run(pass, executor, sizes, {}, inputs, cache, nullptr, nullptr);
                    });
   return found.kept[0];
+}
+
+std::uint64_t StepSession::most_chosen(std::uint64_t prompt_len) const {
+  KVCAST_ASSERT(recording_.selection);
+  check_positions(architecture(), prompt_len);
+  for (const HelperModel& model : recording_.helper_models) {
+    check_positions(model.architecture, prompt_len + most_steps(recording_));
+  }
+  check_prompt_length(recording_, prompt_len);
+  Symbols symbols;
+  TokenSelection selection = *recording_.selection;
+  const Count kept = kept_tokens(symbols, symbol::prompt_len, selection);
+  return kept.at(symbols.resolve({1, prompt_len, 1}));
 }
 
 }  // namespace kvcast::execute

@@ -63,6 +63,9 @@ class StepSession {
   /// sequence's prompt in steps. `index` is the sequence's place among all, by which random choices
   /// differ. Throws Error for prompts that the models or the method do not take.
   std::vector<std::uint64_t> choose_tokens(std::span<const TokenId> prompt, std::size_t index = 0);
+  /// The most tokens that it keeps. Throws Error for lengths that the models or the method do not
+  /// take.
+  std::uint64_t most_chosen(std::uint64_t prompt_len) const;
 
   /// Rows that a sequence has in its cache after a step: its next `cached`.
   std::uint64_t rows_after(const StepPart& part) const;

@@ -423,7 +423,10 @@ TEST_CASE("step session: kept tokens of a prompt at their positions, decoding be
   SessionOptions options;
   options.methods = parse_methods(pooled);
   const OracleCase windows("gemma2");
-  check_line(message_of([&] { StepSession(windows.checkpoint, options, {4, 4}); }), {"gemma2", "windows"});
+  check_line(message_of([&] {
+               StepSession(windows.checkpoint, options, {4, 4});
+             }),
+             {"gemma2", "windows"});
 }
 
 TEST_CASE("streaming: a prompt in chunks gives the logits and tokens of one piece") {

@@ -7,6 +7,7 @@
 
 #include "model/execute/generate.h"
 #include "model/io/weights/checkpoint.h"
+#include "simulate/serving/model_server.h"
 #include "simulate/serving/serving_scenario.h"
 #include "simulate/serving/step_times.h"
 #include "tests/model/message_of.h"
@@ -114,6 +115,53 @@ TEST_CASE("serving run: a bounded cache, prompts in chunks") {
     request.tokens = {measure::prompt_of(r, 4, checkpoint.architecture().vocab_size)};
     request.output_len = r.output_tokens;
     CHECK(steps->made().at(r.id) == alone.run(request).tokens[0]);
+  }
+}
+
+TEST_CASE("serving run: kept tokens of whole prompts, sequences that are preempted too") {
+  const std::string oracle = KVCAST_SOURCE_DIR "/tests/oracle/";
+  const Checkpoint checkpoint(oracle + "llama_gqa_llama3_rope");
+  for (const std::string& method :
+       {"specprefill:keep=0.5,lookahead=2,chunk=4,speculator=" + oracle + "llama_mha",
+        std::string("random-prune:keep=0.6"), std::string("static-prune:keep=0.5")}) {
+    execute::SessionOptions options;
+    options.dtype = DType::FP64;
+    options.methods = parse_methods(method);
+    const execute::Session alone(checkpoint, options);
+    std::uint64_t preemptions = 0;
+    for (const Policy policy : {Policy::VllmV1, Policy::VllmV0, Policy::Orca}) {
+      CAPTURE(method);
+      CAPTURE(name(policy));
+      Workload w = tight(policy);
+      w.settings.num_blocks = 11;
+      execute::StepSession session(checkpoint, options,
+                                   {w.settings.num_blocks, w.settings.block_size});
+      const auto message = [&] {
+        return message_of([&] { measure::ExecutedSteps(session, w.settings, false); });
+      };
+      CHECK(message().find("chunked_prefill=false") != std::string::npos);
+      w.settings.chunked_prefill = false;
+      if (w.settings.prefix_caching) {
+        CHECK(message().find("prefix_caching=false") != std::string::npos);
+      }
+      simulate::keep_prompts_whole(options.methods, w.settings);
+      const auto steps = std::make_shared<measure::ExecutedSteps>(session, w.settings, false);
+      simulate::ServingSetup setup;
+      setup.servers = {w.settings, steps, 1};
+      simulate::ServingWatch watch;
+      watch.on_finished = [&](const simulate::Sequence& s) { steps->ended(s); };
+      simulate::RequestList list(w.requests, 4);
+      const simulate::ServingTimes times = serve(setup, list, {}, watch);
+      REQUIRE(times.finished == w.requests.size());
+      preemptions += times.counts.preemptions;
+      for (const ServingRequest& r : w.requests) {
+        execute::Request request;
+        request.tokens = {measure::prompt_of(r, 4, checkpoint.architecture().vocab_size)};
+        request.output_len = r.output_tokens;
+        CHECK(steps->made().at(r.id) == alone.run(request).tokens[0]);
+      }
+    }
+    CHECK(preemptions > 0);
   }
 }
 
