@@ -22,8 +22,21 @@ Value attend_and_keep_query(const AttentionSite& s, const AttentionMethod& atten
   return o;
 }
 
-void record_importance(Recorder& r, const Architecture& a, const Count& queries,
+/// Where a model's heads are split, each device gathers them all, and its scores are those of one
+/// device with them all. Keys that several devices have are there as often.
+Heads gather_heads(Recorder& r, const LayerShape& layer, Value& q, Value& k) {
+  Heads heads = scored_heads(layer);
+  q = r.gather_features("gather_queries", q);
+  heads.num_attention_heads *= r.tensor_parallel();
+  if (layer.latent) return heads;
+  k = r.gather_features("gather_keys", k);
+  heads.num_key_value_heads *= r.tensor_parallel();
+  return heads;
+}
+
+void record_importance(Recorder& r, const Architecture& whole, const Count& queries,
                        std::uint64_t pool) {
+  const Architecture& a = r.sharding() ? r.sharding()->part() : whole;
   const Count batch = symbol::batch;
   const Count prompt = symbol::prompt_len;
   const Stack& stack = a.decoder;
@@ -33,12 +46,13 @@ void record_importance(Recorder& r, const Architecture& a, const Count& queries,
     const LayerShape& layer = stack.layers[i];
     if (!is_scored(stack, layer)) continue;
     const Heads heads = scored_heads(layer);
-    const Value q = r.cache("layers." + std::to_string(i) + ".queries",
-                            {batch, queries, query_features(heads)});
+    Value q = r.cache("layers." + std::to_string(i) + ".queries",
+                      {batch, queries, query_features(heads)});
     const std::string owner = "layers." + std::to_string(layer.kv_layer.value_or(i));
-    const Value k =
+    Value k =
         r.cache(owner + (layer.latent ? ".latents" : ".keys"), {batch, prompt, kv_features(heads)});
-    largest = r.largest_probability(attention_of(stack, heads), q, k, pool, largest);
+    const Heads all = gather_heads(r, layer, q, k);
+    largest = r.largest_probability(attention_of(stack, all), q, k, pool, largest);
   }
   r.enter("score");
   r.output(r.row_mean("importance", *largest));

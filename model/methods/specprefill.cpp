@@ -39,8 +39,9 @@ std::uint64_t pool_option(const MethodSpec& spec) {
   return pool == 1 ? 0 : pool;
 }
 
-void record_speculator(Recorder& r, const Architecture& a, const Count& tokens, const Count& past,
-                       const AttentionMethod& attend) {
+void record_speculator(Recorder& r, const Architecture& whole, const Count& tokens,
+                       const Count& past, const AttentionMethod& attend) {
+  const Architecture& a = r.sharding() ? r.sharding()->part() : whole;
   Pass pass{symbol::batch, tokens, past};
   pass.keeps_all_rows = true;  // the scores and the base read them
   const Count earlier = past.is_zero() ? Count() : Count(symbol::kv_len) - symbol::prompt_len;

@@ -54,10 +54,39 @@ Graph record_decode_step(const Plan& plan, const Lowering& lowering, const Shard
   return r.take();
 }
 
-std::vector<RecordedPass> record_helpers(const Plan& plan, const Lowering& lowering) {
+bool chooses_tokens(TtftPart part) {
+  return part == TtftPart::Speculator || part == TtftPart::LookAhead || part == TtftPart::Score;
+}
+
+bool divides(const Parallelism& p, const Architecture& a) {
+  try {
+    check_parallelism(a, p);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+/// A device's part of the model that chooses tokens, which a tensor-parallel group splits as it
+/// does the base. One that it does not divide lies whole on each device; so does that of stages and
+/// replicas.
+std::optional<Sharding> part_of_helper(const Plan& plan, const RecordedPass& pass,
+                                       const std::optional<DevicePlace>& place) {
+  if (!place || place->plan.pp > 1 || place->plan.dp > 1 || !chooses_tokens(pass.part)) return {};
+  const Parallelism split{.tp = place->plan.tp};
+  for (const HelperModel& helper : plan.helper_models) {
+    if (helper.prefix != pass.prefixes.tensors || !divides(split, helper.architecture)) continue;
+    return Sharding(helper.architecture, {split, place->device, {}, place->counts_by_layer});
+  }
+  return {};
+}
+
+std::vector<RecordedPass> record_helpers(const Plan& plan, const Lowering& lowering,
+                                         const std::optional<DevicePlace>& place) {
   std::vector<RecordedPass> passes;
   for (const PlannedPass& planned : plan.helpers) {
-    Recorder r(plan.symbols, lowering, planned.pass.prefixes);
+    const std::optional<Sharding> part = part_of_helper(plan, planned.pass, place);
+    Recorder r(plan.symbols, lowering, planned.pass.prefixes, nullptr, part ? &*part : nullptr);
     planned.record(r, plan);
     passes.push_back(planned.pass);
     passes.back().graph = r.take();
@@ -72,11 +101,8 @@ void check_spread(const Plan& plan, const Parallelism& p) {
   };
   const bool has_parts = p.tp > 1 || p.pp > 1 || p.ep > 1;
   for (const PlannedPass& helper : plan.helpers) {
-    const TtftPart part = helper.pass.part;
-    const bool of_tokens =
-        part == TtftPart::Speculator || part == TtftPart::LookAhead || part == TtftPart::Score;
     const bool reads_parts = has_parts && helper.pass.prefixes.weights.empty();
-    if (of_tokens && !reads_parts) continue;
+    if (chooses_tokens(helper.pass.part) && !reads_parts) continue;
     refuse(
         "a helper pass reads the base's weights or fills its caches, of which a device has a part",
         "specprefill, whose speculator is a model of its own, or one device");
@@ -176,10 +202,11 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
   }
 
   static_cast<MethodEffects&>(recording) = plan;
-  recording.passes = record_helpers(plan, lowering);
+  const bool is_spread = options.place && !options.place->plan.is_one();
+  if (is_spread) check_spread(plan, options.place->plan);
+  recording.passes = record_helpers(plan, lowering, is_spread ? options.place : std::nullopt);
   std::optional<Sharding> sharding;
-  if (options.place && !options.place->plan.is_one()) {
-    check_spread(plan, options.place->plan);
+  if (is_spread) {
     sharding.emplace(recording.model, *options.place);
     plan.model = sharding->part();
   }

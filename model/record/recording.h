@@ -62,8 +62,8 @@ struct RecordOptions {
   bool steps = false;
   /// Finds the models that methods name.
   FindModel find_model = {};
-  /// The passes of one of several devices, which have the base model's parts; each has all of the
-  /// helper models. All sizes are those of this device.
+  /// The passes of one of several devices, which have parts of the base model, and of a speculator
+  /// that tp divides; each has all of other helper models. All sizes are those of this device.
   std::optional<DevicePlace> place = {};
 };
 

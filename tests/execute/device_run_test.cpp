@@ -255,7 +255,7 @@ Checkpoint wide(const std::string& name) {
   return {widened(OracleCase(name).checkpoint.architecture()), 1};
 }
 
-TEST_CASE("devices: methods whose helpers each device has by itself") {
+TEST_CASE("devices: methods with helpers, which devices have by themselves or split") {
   struct Case {
     std::string checkpoint;
     std::string methods;
@@ -265,6 +265,9 @@ TEST_CASE("devices: methods whose helpers each device has by itself") {
         {"llama_gqa_llama3_rope", "random-prune:keep=0.5"},
         {"llama_gqa_llama3_rope", "specprefill:speculator=small,keep=0.5,lookahead=2"},
         {"llama_gqa_llama3_rope", "specprefill:speculator=small,keep=0.5,lookahead=2,chunk=4"},
+        {"llama_gqa_llama3_rope", "specprefill:speculator=qwen3,keep=0.5,pool=3"},
+        {"llama_gqa_llama3_rope", "specprefill:speculator=llama_mqa_linear_rope,keep=0.5"},
+        {"llama_gqa_llama3_rope", "specprefill:speculator=deepseek_v3,keep=0.3,lookahead=1"},
         {"llama_gqa_llama3_rope", "mlkv:layers=1,heads=1"},
         {"llama_mha", "slim:option=xcache"},
         {"opt", "slim:option=xcache"},
@@ -275,8 +278,14 @@ TEST_CASE("devices: methods whose helpers each device has by itself") {
     const Checkpoint checkpoint = wide(x.checkpoint);
     for (SessionOptions o : {in_fp64(), fast(), fast(Kernels::Eager)}) {
       o.methods = parse_methods(x.methods);
-      o.open = [](const std::string&) {
-        return Checkpoint(OracleCase("llama_mha").checkpoint.architecture(), 2);
+      // The first has three heads, which lie whole on each device; the others are split.
+      o.open = [](const std::string& name) {
+        if (name == "small") {
+          return Checkpoint(OracleCase("llama_mha").checkpoint.architecture(), 2);
+        }
+        Architecture a = widened(OracleCase(name).checkpoint.architecture());
+        a.name = "speculator";
+        return Checkpoint(a, 2);
       };
       o.logits = Logits::Last;
       const Single single(checkpoint, o, prompts(checkpoint.architecture(), 3));

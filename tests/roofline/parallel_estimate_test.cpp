@@ -152,3 +152,29 @@ TEST_CASE("several devices: a sweep gives what single estimates give") {
     }
   }
 }
+
+TEST_CASE("several devices: a speculator is split as the base is, or whole where it cannot be") {
+  const DesignPoint p{1, 4000, 2};
+  const auto with = [&](const std::string& base, const std::string& speculator,
+                        const Parallelism& plan = {.tp = 4}) {
+    Configuration c = on_h100(base, plan);
+    c.methods = parse_methods("specprefill:keep=0.1,lookahead=2,speculator=" + speculator);
+    return at(c, p);
+  };
+  const auto speculating_s = [](const Estimate& e) {
+    return e.ttft_parts_s[static_cast<std::size_t>(TtftPart::Speculator)];
+  };
+  const Estimate split = with("llama-3.1-8b", "llama-3.2-1b");
+  const Estimate small = at(on_h100("llama-3.2-1b", {.tp = 4}), p);
+  CHECK(split.weight_bytes_per_device ==
+        at(on_h100("llama-3.1-8b", {.tp = 4}), p).weight_bytes_per_device +
+            small.weight_bytes_per_device);
+  // A speculator keeps its last query beside.
+  CHECK(speculating_s(split) == near(small.ttft_s).epsilon(0.01));
+  // 9 heads
+  const Estimate whole = with("smollm2-1.7b", "smollm2-135m");
+  const Estimate one = at(on_h100("smollm2-135m", {}), p);
+  CHECK(whole.weight_bytes_per_device ==
+        at(on_h100("smollm2-1.7b", {.tp = 4}), p).weight_bytes_per_device + one.weight_bytes);
+  CHECK(speculating_s(whole) == speculating_s(with("smollm2-1.7b", "smollm2-135m", {})));
+}
