@@ -36,8 +36,8 @@ BandwidthClass bandwidth_class(RateClass runs_on, const Graph& graph, const Node
   }
   if (is_any<Softmax, SoftmaxGradient>(op)) return BandwidthClass::Softmax;
   const bool eager = lowering.elementwise == Kernels::Eager || lowering.attention == Kernels::Eager;
-  return eager && is_any<Elementwise, RowMean, RotateHalf, ElementwiseGradient, SumRepeats, SumHeads,
-                         SpreadMean>(op)
+  return eager && is_any<Elementwise, RowMean, RotateHalf, ElementwiseGradient, SumRepeats,
+                         SumHeads, SpreadMean>(op)
              ? BandwidthClass::Elementwise
              : BandwidthClass::Memory;
 }
