@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "cli/frame/command.h"
 #include "cli/frame/request_options.h"
 #include "roofline/training_forecast.h"
 

@@ -1,0 +1,102 @@
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "model/io/files/csv_table.h"
+#include "tests/cli/program.h"
+#include "tests/test_folder.h"
+
+namespace kvcast::cli {
+namespace {
+
+const std::string step = "estimate --train --model llama-7b --hardware a100-80gb --dtype bf16 ";
+
+TEST_CASE("estimate --train: the contract's keys, in base units") {
+  const json j = run_json(step + "--batch 4 --seq-len 2048 --json");
+  for (const char* key :
+       {"step_s", "tokens_per_s", "model_flops", "hardware_flops", "mfu", "peak_memory_bytes",
+        "weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "fits"}) {
+    CHECK(j.contains(key));
+  }
+  CHECK(j["tokens_per_s"].get<double>() * j["step_s"].get<double>() == near(4.0 * 2048));
+  CHECK(j["mfu"].get<double>() ==
+        near(j["model_flops"].get<double>() / (312e12 * j["step_s"].get<double>())));
+  CHECK(j["peak_memory_bytes"].get<double>() ==
+        near(j["weight_bytes"].get<double>() + j["gradient_bytes"].get<double>() +
+             j["optimizer_bytes"].get<double>() + j["activation_bytes"].get<double>()));
+  // 6,738,415,616 parameters of 16 bytes alone are more than the card has.
+  CHECK(j["parameters"] == 6738415616);
+  CHECK(j["fits"] == false);
+  const json full = run_json(step + "--batch 4 --seq-len 2048 --recompute full --json");
+  CHECK(full["saved_activation_bytes"] < j["saved_activation_bytes"]);
+  CHECK(full["model_flops"] == j["model_flops"]);
+}
+
+TEST_CASE("estimate --train: the breakdown's rows are the step") {
+  const json j = run_json(step + "--batch 2 --seq-len 512 --micro-batches 2 --breakdown --json");
+  double sum = 0;
+  for (const json& row : j["breakdown"]) sum += row["seconds"].get<double>();
+  CHECK(sum == near(j["step_s"].get<double>()));
+}
+
+TEST_CASE("sweep --train: a row for each point, the same numbers as estimate") {
+  const TestFolder folder;
+  const std::string csv = folder.file("train.csv");
+  run_well(
+      "sweep --train -m gpt2 --hardware a100-80gb,h100-sxm --dtype bf16 --batch 4,8 --seq-len "
+      "256..1k:x2 --recompute none,full --csv '" +
+      csv + "'");
+  const CsvTable table = CsvTable::read(csv);
+  CHECK(table.size() == 2 * 2 * 3 * 2);
+  for (const CsvRow& row : table.rows()) {
+    if (row.text("hardware") != "h100-sxm" || row.text("batch") != "8" ||
+        row.text("seq_len") != "512" || row.text("recompute") != "full") {
+      continue;
+    }
+    const json j = run_json(
+        "estimate --train -m gpt2 --hardware h100-sxm --dtype bf16 --batch 8 "
+        "--seq-len 512 --recompute full --json");
+    CHECK(row.number("step_s") == near(j["step_s"].get<double>()));
+    CHECK(row.number("peak_memory_bytes") == near(j["peak_memory_bytes"].get<double>()));
+  }
+}
+
+TEST_CASE("train: a checkpoint that kvcast runs, and goes on from") {
+  const TestFolder folder;
+  const std::string text = folder.file("text.txt");
+  std::ofstream(text) << std::string(40, 'a') + std::string(3000, 'b') + "the end of it\n";
+  const std::string config = folder.file("config.json");
+  std::ofstream(config) << R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+      "vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "intermediate_size": 64, "max_position_embeddings": 128})";
+  const std::string base = "train --model '" + config +
+                           "' --random-weights 1 --tokenizer bytes "
+                           "--text '" +
+                           text + "' --validation-text '" + text +
+                           "' --seq-len 32 --batch 4 --learning-rate 1e-2 --warmup 2 --threads 1 ";
+  const std::string out = folder.file("out");
+  const json j = run_json(base + "--steps 12 --save-every 6 --output '" + out + "' --json");
+  for (const char* key : {"steps", "loss", "validation_loss", "tokens_per_s", "step_s"}) {
+    CHECK(j.contains(key));
+  }
+  CHECK(j["steps"] == 12);
+  CHECK(j["loss"].get<double>() < 2);
+  const CsvTable metrics = CsvTable::read(out + "/metrics.csv");
+  CHECK(metrics.size() == 12);
+  CHECK(metrics[0].number("loss") > 5);  // about ln 256
+  CHECK(std::filesystem::exists(out + "/checkpoint-000006/model.safetensors"));
+  const json generated = run_json("run --model '" + out +
+                                  "/checkpoint-000012' --tokens 98,98,98 --output-len 4 --json");
+  CHECK(generated["generated_tokens"].dump().find("98") != std::string::npos);
+
+  // The second half again, from the first one's checkpoint.
+  std::filesystem::remove_all(out + "/checkpoint-000012");
+  const json again =
+      run_json(base + "--steps 12 --save-every 6 --output '" + out + "' --resume --json");
+  CHECK(again["loss"] == j["loss"]);
+  CHECK(again["validation_loss"] == j["validation_loss"]);
+  CHECK(CsvTable::read(out + "/metrics.csv").size() == 12);
+}
+
+}  // namespace
+}  // namespace kvcast::cli
