@@ -23,6 +23,8 @@ KVCAST_INLINE void tile(const Product& p, bool accumulate, std::size_t row, std:
     for (std::size_t v = 0; v < vectors; ++v) {
       const float* c = p.c + (row + r) * p.ldc + column + v * lanes;
       sums[r][v] = accumulate ? *reinterpret_cast<const V*>(c) : V{};
+      // On its way while the products are summed.
+      if (!accumulate) __builtin_prefetch(c, 1);
     }
   }
   const float* a = p.a + row * p.lda;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/execute/floats.h"
+#include "model/execute/large_product.h"
 #include "model/execute/matrix.h"
 #include "model/execute/parallel_rows.h"
 #include "model/execute/row_gradients.h"
@@ -70,7 +71,7 @@ void run_gradient(const Call& call, const WeightGradient& op) {
   };
   const bool goes_on = call.inputs.size() > 2;
   if (op.num_heads == 1) {
-    return multiply_in_pieces(of_head(0), {.a_transposed = true, .accumulates = goes_on});
+    return multiply_large(of_head(0), {.a_transposed = true, .accumulates = goes_on});
   }
 #pragma omp parallel for schedule(static)
   for (std::size_t b = 0; b < op.num_blocks; ++b) {

@@ -8,6 +8,7 @@
 
 #include "model/execute/block_product.h"
 #include "model/execute/gradient_kernels.h"
+#include "model/execute/large_product.h"
 #include "model/execute/matrix.h"
 #include "model/execute/parallel_rows.h"
 #include "model/execute/positions.h"
@@ -86,7 +87,7 @@ struct FastKernels {
       KVCAST_ASSERT(!op.transposed);
       return in(1).matrix->multiply(in(0).data, out.rows(), out.data, bias);
     }
-    multiply_in_pieces({.m = out.rows(),
+    multiply_large({.m = out.rows(),
                         .n = features(),
                         .k = in(0).shape.back(),
                         .a = in(0).data,

@@ -27,10 +27,6 @@ constexpr std::size_t window_inputs = 384;
 /// fewer inputs than min_stretch.
 constexpr std::size_t min_pieces = 32;
 constexpr std::size_t min_stretch = 64;
-/// Pieces of multiply_in_pieces: enough for some threads, but each packs all of the other operand.
-constexpr std::size_t wanted_pieces = 8;
-constexpr std::size_t min_piece = 64;
-constexpr std::size_t max_piece = 1024;
 
 std::size_t round_up(std::size_t n, std::size_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
@@ -179,28 +175,6 @@ void multiply(const Product& p, const ProductForm& form) {
       dnnl_sgemm(order(form.a_transposed), order(form.b_transposed), dim(p.m), dim(p.n), dim(p.k),
                  1, p.a, dim(p.lda), p.b, dim(p.ldb), form.accumulates ? 1 : 0, p.c, dim(p.ldc));
   KVCAST_ASSERT(status == dnnl_success);
-}
-
-void multiply_in_pieces(const Product& p, const ProductForm& form) {
-  const bool by_rows = p.m >= p.n;
-  const std::size_t length = by_rows ? p.m : p.n;
-  const std::size_t piece = std::clamp(
-      round_up((length + wanted_pieces - 1) / wanted_pieces, block), min_piece, max_piece);
-#pragma omp parallel for schedule(static)
-  for (std::size_t first = 0; first < length; first += piece) {
-    Product part = p;
-    const std::size_t count = std::min(piece, length - first);
-    if (by_rows) {
-      part.m = count;
-      part.a += first * (form.a_transposed ? 1 : p.lda);
-      part.c += first * p.ldc;
-    } else {
-      part.n = count;
-      part.b += first * (form.b_transposed ? p.ldb : 1);
-      part.c += first;
-    }
-    multiply(part, form);
-  }
 }
 
 }  // namespace kvcast::execute

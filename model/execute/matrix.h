@@ -53,8 +53,5 @@ struct ProductForm {
 /// The product for operands of any size, in oneDNN. Called inside a parallel region it runs on the
 /// calling thread.
 void multiply(const Product& product, const ProductForm& form);
-/// The same on all threads, in pieces that depend on the sizes alone: the results are the same on
-/// any number of threads.
-void multiply_in_pieces(const Product& product, const ProductForm& form);
 
 }  // namespace kvcast::execute
