@@ -88,15 +88,15 @@ struct FastKernels {
       return in(1).matrix->multiply(in(0).data, out.rows(), out.data, bias);
     }
     multiply_large({.m = out.rows(),
-                        .n = features(),
-                        .k = in(0).shape.back(),
-                        .a = in(0).data,
-                        .lda = in(0).shape.back(),
-                        .b = in(1).data,
-                        .ldb = in(1).shape[1],
-                        .c = out.data,
-                        .ldc = features()},
-                       {.b_transposed = !op.transposed});
+                    .n = features(),
+                    .k = in(0).shape.back(),
+                    .a = in(0).data,
+                    .lda = in(0).shape.back(),
+                    .b = in(1).data,
+                    .ldb = in(1).shape[1],
+                    .c = out.data,
+                    .ldc = features()},
+                   {.b_transposed = !op.transposed});
     if (bias == nullptr) return;
     for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
       float* const row = out.data + r * features();

@@ -27,8 +27,9 @@ std::map<std::string, WeightUse> uses_of(const std::vector<const Graph*>& graphs
         WeightUse& use = uses[info.name];
         use.info = &info;
         const auto* const experts = std::get_if<ExpertLinear>(&node.op);
-        const bool product =
-            is_any<Linear, Conv1d>(node.op) ? i == 1 : experts != nullptr && i == 2;
+        const auto* const linear = std::get_if<Linear>(&node.op);
+        const bool packed = is_any<Linear, Conv1d>(node.op) && (!linear || !linear->transposed);
+        const bool product = packed ? i == 1 : experts != nullptr && i == 2;
         const bool lookup = std::holds_alternative<Embedding>(node.op) && i == 0;
         if (product) use.matrices = experts != nullptr ? experts->num_experts : 1;
         use.table |= lookup;
