@@ -88,7 +88,8 @@ double Trainer::run_pass(const Graph& graph, const execute::Executor& executor,
   const std::vector<float> targets = tokens_of(windows, 1);
   const std::array<float, 1> target_share{static_cast<float>(share)};
   std::vector<float> positions(tokens);
-  for (std::size_t i = 0; i < tokens; ++i) positions[i] = static_cast<float>(i);
+  const std::uint64_t offset = recording_.model.decoder.position_offset;
+  for (std::size_t i = 0; i < tokens; ++i) positions[i] = static_cast<float>(offset + i);
   const execute::Inputs inputs{{"tokens", ids},
                                {"positions", positions},
                                {std::string(targets_name), targets},
