@@ -266,7 +266,7 @@ class Differentiation final : public Backward {
 }  // namespace
 
 Recompute parse_recompute(std::string_view word) {
-  return parse_word(word, "recomputation", recompute_words);
+  return parse_word("recomputation", word, recompute_words);
 }
 
 std::string_view name(Recompute recompute) { return word_for(recompute, recompute_words); }
