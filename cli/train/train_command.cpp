@@ -216,8 +216,7 @@ void run(const Options& o, const Globals& globals) {
   if (o.resume && !before) {
     throw Error("--resume", "no checkpoint in " + output.string(), "the folder of a training");
   }
-  const ordered_json common = settings_json(o);
-  if (before) check_same_settings(*before, common);
+  ordered_json common = settings_json(o);
   execute::use_threads(o.threads);
 
   const Checkpoint start =
@@ -229,6 +228,8 @@ void run(const Options& o, const Globals& globals) {
   const TextEncoder encoder = parse_encoder(o, start);
   const Architecture& a = start.architecture();
   TokenWindows windows = read_windows(o.text, "--text", encoder, seq_len, seed, a);
+  common["tokens"] = windows.fingerprint();
+  if (before) check_same_settings(*before, common);
   std::optional<TokenWindows> validation;
   if (!o.validation_text.empty()) {
     validation = read_windows(o.validation_text, "--validation-text", encoder, seq_len, seed, a);

@@ -10,6 +10,7 @@
 
 #include "model/base/error.h"
 #include "model/base/random.h"
+#include "model/io/files/fnv_hash.h"
 
 namespace kvcast::train {
 namespace {
@@ -50,6 +51,12 @@ TokenWindows::TokenWindows(std::vector<TokenId> tokens, std::size_t seq_len, std
     throw Error("the text", std::to_string(tokens_.size()) + " tokens",
                 "at least a window of " + std::to_string(seq_len) + " and the token after it");
   }
+}
+
+std::string TokenWindows::fingerprint() const {
+  FnvHash hash;
+  hash.add(tokens_.data(), tokens_.size() * sizeof(TokenId));
+  return hash.text();
 }
 
 std::span<const TokenId> TokenWindows::drawn(std::uint64_t n) {

@@ -39,6 +39,8 @@ class TokenWindows {
 
   std::size_t seq_len() const { return seq_len_; }
   std::size_t tokens() const { return tokens_.size(); }
+  /// Of all tokens, in hexadecimal digits.
+  std::string fingerprint() const;
   /// Of an epoch.
   std::size_t size() const { return (tokens_.size() - 1) / seq_len_; }
   /// seq_len + 1 tokens. Window `index` of the text.

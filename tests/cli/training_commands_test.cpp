@@ -96,6 +96,13 @@ TEST_CASE("train: a checkpoint that kvcast runs, and goes on from") {
   CHECK(again["loss"] == j["loss"]);
   CHECK(again["validation_loss"] == j["validation_loss"]);
   CHECK(CsvTable::read(out + "/metrics.csv").size() == 12);
+
+  // Another text is another training.
+  std::filesystem::remove_all(out + "/checkpoint-000012");
+  std::ofstream(text) << std::string(4000, 'c');
+  check_contains(
+      run_program(base + "--steps 12 --save-every 6 --output '" + out + "' --resume").errors,
+      {"was trained with tokens"});
 }
 
 }  // namespace
