@@ -313,7 +313,8 @@ void add_train(Command app, const Globals& globals) {
       "Examples:\n"
       "  kvcast train --model smollm2-135m --random-weights 1 --tokenizer bytes --text a.txt "
       "--output out --steps 100\n"
-      "  kvcast convert mlkv pythia-160m pythia-mlkv --layers 6 --heads 1 && kvcast train --model "
+      "  kvcast convert mlkv weights/pythia-160m pythia-mlkv --kv-layers 6 --kv-heads 1 && kvcast "
+      "train --model "
       "pythia-mlkv --text a.txt --output out");
   const auto o = std::make_shared<Options>();
   c.add("--model,-m MODEL", o->model, "a checkpoint folder or a GGUF file; see --random-weights")

@@ -192,6 +192,11 @@ Recording record(const Architecture& configured, const std::vector<MethodSpec>& 
   plan.logits = options.logits;
   plan.chunked = options.chunked || options.steps;
   plan.steps = options.steps;
+  for (const MethodSpec& method : methods) {
+    if (text_option(method, "mode", "") != "training") continue;
+    throw Error("method " + method.name + ": mode=training", "a pass that does not train",
+                "kvcast estimate --train");
+  }
   apply_methods(methods, plan);
   if (plan.placement) {
     throw Error(

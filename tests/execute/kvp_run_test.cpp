@@ -442,7 +442,8 @@ TEST_CASE("kvp: what does not fit is refused in one line") {
   refused(Checkpoint(oracle_folder() / "t5"), of(both), "an encoder-decoder model");
   refused(base, of(both + ",map=table"), "unknown map 'table'");
   refused(base, of(both + ",map=paper"), "have 28 entries for 36 layers");
-  refused(base, of(both + ",mode=training"), "unknown mode 'training'");
+  refused(base, of(both + ",mode=training"), "a pass that does not train");
+  refused(base, of(both + ",mode=train"), "unknown mode 'train'");
   refused(base, of(both + "+streaming:sinks=1,window=4"), "cannot be combined");
   refused(base, of("streaming:sinks=1,window=4+" + both), "cannot be combined");
   SessionOptions chunks = of(both);
