@@ -227,6 +227,12 @@ void run(const Options& o, const Globals& globals) {
   const SavedForm form = saved_form(o, start, globals);
   const TextEncoder encoder = parse_encoder(o, start);
   const Architecture& a = start.architecture();
+  std::vector<MethodSpec> methods = parse_methods(o.method);
+  apply_semantics(o.semantics, a, methods);
+  for (const MethodSpec& method : methods) {
+    if (method.name == "plain" || method.name == "mlkv") continue;
+    throw Error("--method", method.name, "plain or mlkv; 'kvcast estimate --train' forecasts kvp");
+  }
   TokenWindows windows = read_windows(o.text, "--text", encoder, seq_len, seed, a);
   common["tokens"] = windows.fingerprint();
   if (before) check_same_settings(*before, common);
@@ -234,8 +240,6 @@ void run(const Options& o, const Globals& globals) {
   if (!o.validation_text.empty()) {
     validation = read_windows(o.validation_text, "--validation-text", encoder, seq_len, seed, a);
   }
-  std::vector<MethodSpec> methods = parse_methods(o.method);
-  apply_semantics(o.semantics, a, methods);
   std::optional<Checkpoint> resumed;
   if (before) resumed.emplace(*before);
   Trainer trainer(resumed ? *resumed : start, methods, settings);

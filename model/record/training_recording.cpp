@@ -129,6 +129,19 @@ std::optional<TensorId> find_result(const Graph& pass, std::string_view phase, i
   return {};
 }
 
+/// KV Prediction in its training mode.
+std::vector<MethodSpec> of_training(std::vector<MethodSpec> methods) {
+  for (MethodSpec& method : methods) {
+    if (method.name != "kvp") continue;
+    const std::string mode = text_option(method, "mode", "");
+    if (mode.empty()) method.options.emplace_back("mode", "training");
+    if (!mode.empty() && mode != "training") {
+      throw Error("training with method kvp", "mode=" + mode, "mode=training");
+    }
+  }
+  return methods;
+}
+
 /// The forward passes and their losses. With an auxiliary: that, its predictions, the base on
 /// these, and the base by itself, whose keys (before they are rotated) and values are the targets.
 /// Source: Horton et al. 2024 (arXiv:2410.08391), section 3.2; apple/corenet, kv_prediction.py.
@@ -261,7 +274,7 @@ TrainingRecording record_training(const Architecture& configured,
   Plan plan{{configured}, recording.symbols};
   plan.logits = Logits::All;
   plan.find_model = options.find_model;
-  apply_methods(methods, plan);
+  apply_methods(of_training(methods), plan);
   if (plan.model.encoder_decoder) {
     throw Error("training", plan.model.name + ", which has an encoder", "a decoder-only model");
   }
@@ -271,8 +284,7 @@ TrainingRecording record_training(const Architecture& configured,
   if (plan.placement || plan.selection || plan.token_flow || plan.bound ||
       (!plan.helpers.empty() && !predicts)) {
     throw Error("training with method " + to_string(methods),
-                "a method that changes how a trained model is served",
-                "plain, mlkv, or kvp with mode=training");
+                "a method that changes how a trained model is served", "plain, mlkv or kvp");
   }
   if (predicts && options.recompute == Recompute::Full) {
     throw Error("training with method " + to_string(methods), "full recomputation",
