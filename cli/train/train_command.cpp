@@ -250,12 +250,14 @@ void run(const Options& o, const Globals& globals) {
       fmt::format("{} tokens, {} windows of {}; {} parameters, {} in memory", windows.tokens(),
                   windows.size(), seq_len, trainer.recording().trained_parameters,
                   format_quantity(static_cast<double>(trainer.store_bytes()), Dimension::Bytes)));
+  std::error_code ec;
+  fs::create_directories(output, ec);
+  if (ec) throw Error("--output: " + output.string() + ": " + ec.message());
   InterruptGuard guard;
   ProgressBar bar(globals.quiet);
   const Stopwatch watch;
   const std::uint64_t first = trainer.steps_done();
   const auto save = [&] {
-    fs::create_directories(output);
     const fs::path folder =
         output / fmt::format("{}{:06}", checkpoint_prefix, trainer.steps_done());
     if (fs::exists(folder)) return;
