@@ -21,10 +21,6 @@ void compare(Estimate& e, const Estimate& plain) {
   e.kv_cache_ratio = e.kv_cache_bytes / plain.kv_cache_bytes;
 }
 
-std::uint64_t divided_up(std::uint64_t n, std::uint64_t by) {
-  return n / by + (n % by > 0 ? 1 : 0);
-}
-
 /// What one step of a prompt hands on to the next stage.
 Count bytes_to_next_stage(const Graph& graph) {
   Count bytes;

@@ -18,6 +18,11 @@
 
 namespace kvcast::roofline {
 
+/// Sequences or micro-batches of each of `by` parts, the largest.
+constexpr std::uint64_t divided_up(std::uint64_t n, std::uint64_t by) {
+  return n / by + (n % by > 0 ? 1 : 0);
+}
+
 struct Configuration {
   Architecture architecture;
   std::vector<MethodSpec> methods;  ///< empty: plain

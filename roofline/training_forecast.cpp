@@ -63,8 +63,6 @@ TrainingOptions with_replicas(TrainingOptions options, const Configuration& c) {
   return options;
 }
 
-std::uint64_t divided_up(std::uint64_t n, std::uint64_t by) { return (n + by - 1) / by; }
-
 }  // namespace
 
 TrainingForecaster::Part TrainingForecaster::compile(const TrainingPass& pass) const {

@@ -18,10 +18,6 @@ namespace {
 using roofline::Configuration;
 using roofline::DesignPoint;
 
-std::uint64_t divided_up(std::uint64_t n, std::uint64_t by) {
-  return n / by + (n % by > 0 ? 1 : 0);
-}
-
 std::uint32_t label_of(Programs& programs, std::string_view label) {
   const auto known = std::find(programs.labels.begin(), programs.labels.end(), label);
   if (known == programs.labels.end()) programs.labels.emplace_back(label);
@@ -141,9 +137,9 @@ Programs device_programs(const Configuration& c, const DesignPoint& point) {
   }
   Programs programs;
   programs.ranks.resize(c.interconnect->devices());
-  const std::uint64_t own = divided_up(point.batch, p.dp);
+  const std::uint64_t own = roofline::divided_up(point.batch, p.dp);
   const std::uint64_t most = c.micro_batches > 0 ? c.micro_batches : p.pp;
-  const std::uint64_t micro = divided_up(own, p.pp > 1 ? std::min(most, own) : 1);
+  const std::uint64_t micro = roofline::divided_up(own, p.pp > 1 ? std::min(most, own) : 1);
   for (std::uint64_t stage = 0; stage < p.pp; ++stage) {
     StagePlayer player(c, stage, programs);
     for (std::uint64_t done = 0; done < own; done += micro) {

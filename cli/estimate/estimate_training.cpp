@@ -23,7 +23,6 @@ using roofline::TrainingForecaster;
 using roofline::TrainingPoint;
 
 constexpr const char* heading = "Training";
-constexpr std::uint64_t default_seq_len = 2048;
 
 /// Flags of requests that a step of training does not have.
 void refuse_request_flags(const RequestOptions& o) {

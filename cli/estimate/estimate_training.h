@@ -9,6 +9,9 @@
 
 namespace kvcast::cli {
 
+/// Of a sequence, where nothing else is said.
+inline constexpr std::uint64_t default_seq_len = 2048;
+
 /// "0" to "3". Throws Error.
 roofline::ShardedStates parse_zero(const std::string& text);
 

@@ -6,7 +6,6 @@ namespace kvcast::cli {
 namespace {
 
 constexpr const char* axes = "Axes";
-constexpr std::uint64_t default_seq_len = 2048;
 
 }  // namespace
 

@@ -65,30 +65,27 @@ Trainer::Trainer(const Checkpoint& checkpoint, const std::vector<MethodSpec>& me
                                  options_of(settings))) {
   TrainingOptions without_gradients;
   without_gradients.trains = [](const std::string&) { return false; };
-  TrainingRecording evaluation =
+  evaluation_ =
       record_training(checkpoint.architecture(), methods, settings.lowering, without_gradients);
-  evaluation_ = std::move(evaluation.first.graph);
-  evaluation_symbols_ = std::move(evaluation.symbols);
   const std::vector<const Graph*> graphs{&recording_.first.graph, &recording_.next.graph,
-                                         &recording_.update, &evaluation_};
+                                         &recording_.update, &evaluation_.first.graph};
   store_ = std::make_unique<execute::TrainingStore>(
       std::vector<execute::ModelWeights>{{"", &checkpoint}}, graphs);
   first_.emplace(recording_.first.graph, *store_, execute::Loops::Fast);
   next_.emplace(recording_.next.graph, *store_, execute::Loops::Fast);
   update_.emplace(recording_.update, *store_, execute::Loops::Fast);
-  evaluate_.emplace(evaluation_, *store_, execute::Loops::Fast);
+  evaluate_.emplace(evaluation_.first.graph, *store_, execute::Loops::Fast);
 }
 
-double Trainer::run_pass(const Graph& graph, const execute::Executor& executor,
+double Trainer::run_pass(const TrainingRecording& recording, const execute::Executor& executor,
                          const std::vector<std::span<const TokenId>>& windows, double share) {
   const std::size_t tokens = windows.front().size() - 1;
-  const Symbols& symbols = &graph == &evaluation_ ? evaluation_symbols_ : recording_.symbols;
-  const SymbolValues values = symbols.resolve({windows.size(), tokens, tokens});
+  const SymbolValues values = recording.symbols.resolve({windows.size(), tokens, tokens});
   const std::vector<float> ids = tokens_of(windows, 0);
   const std::vector<float> targets = tokens_of(windows, 1);
   const std::array<float, 1> target_share{static_cast<float>(share)};
   std::vector<float> positions(tokens);
-  const std::uint64_t offset = recording_.model.decoder.position_offset;
+  const std::uint64_t offset = recording.model.decoder.position_offset;
   for (std::size_t i = 0; i < tokens; ++i) positions[i] = static_cast<float>(offset + i);
   const execute::Inputs inputs{{"tokens", ids},
                                {"positions", positions},
@@ -109,8 +106,7 @@ StepReport Trainer::step(TokenWindows& text) {
     for (std::uint64_t i = settings_.batch * m / settings_.micro_batches; i < end; ++i) {
       windows.push_back(text.drawn(drawn++));
     }
-    report.loss += m == 0 ? run_pass(recording_.first.graph, *first_, windows, share)
-                          : run_pass(recording_.next.graph, *next_, windows, share);
+    report.loss += run_pass(recording_, m == 0 ? *first_ : *next_, windows, share);
   }
   if (!std::isfinite(report.loss)) {
     throw Error(fmt::format("step {}: the loss is {}; expected a finite number, such as with a "
@@ -119,7 +115,7 @@ StepReport Trainer::step(TokenWindows& text) {
                 Fault::Run);
   }
   check_gradients();
-  const AdamW& adamw = TrainingOptions{}.optimizer;
+  const AdamW adamw = options_of(settings_).optimizer;
   const auto t = static_cast<double>(report.step);
   const std::array<float, 4> settings{
       static_cast<float>(report.learning_rate),

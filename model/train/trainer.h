@@ -67,14 +67,13 @@ class Trainer {
   void restore(const std::filesystem::path& folder);
 
  private:
-  double run_pass(const Graph& graph, const execute::Executor& executor,
+  double run_pass(const TrainingRecording& recording, const execute::Executor& executor,
                   const std::vector<std::span<const TokenId>>& windows, double share);
   void check_gradients() const;
 
   TrainSettings settings_;
   TrainingRecording recording_;
-  Graph evaluation_;
-  Symbols evaluation_symbols_;
+  TrainingRecording evaluation_;  ///< without gradients
   std::unique_ptr<execute::TrainingStore> store_;
   std::optional<execute::Executor> first_;
   std::optional<execute::Executor> next_;

@@ -19,13 +19,6 @@ constexpr std::string_view result_columns =
     "e2e_mean_s,e2e_p50_s,e2e_p99_s,goodput_requests_per_s,slo_attainment,preemptions,"
     "prefix_hit_rate,peak_kv_blocks,kv_blocks,peak_running,steps,devices,error";
 
-/// The configuration's own columns, which come before the sizes.
-std::string header() {
-  const std::string_view sizes = ",batch,prompt_len,output_len";
-  const std::string_view own = sweep_input_columns.substr(0, sweep_input_columns.find(sizes));
-  return fmt::format("{},scheduler,rate,{}\n", own, result_columns);
-}
-
 struct Place {
   std::uint64_t configuration = 0;
   const std::string& scheduler;
@@ -74,7 +67,7 @@ std::string row_of(const ServingSweep& s, std::uint64_t point) {
 
 SweepResult run_serving_sweep(const ServingSweep& s, const SweepOptions& o) {
   return run_row_sweep(
-      {header(),
+      {fmt::format("{},scheduler,rate,{}\n", configuration_columns, result_columns),
        fmt::format("{} serving {} {} {}", s.grid.fingerprint(), fmt::join(s.schedulers, ";"),
                    fmt::join(s.rates, ","), s.workload),
        s.num_points(), [&](std::uint64_t point) { return row_of(s, point); }},

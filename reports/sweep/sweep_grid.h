@@ -28,6 +28,10 @@ inline constexpr std::string_view sweep_input_columns =
     "model,hardware,engine,method,attention,elementwise,weight_dtype,activation_dtype,cache_dtype,"
     "mode,tp,pp,ep,dp,platform,set,batch,prompt_len,output_len";
 
+/// Of these, the columns that SweepGrid::cells fills: those before the sizes.
+inline constexpr std::string_view configuration_columns =
+    sweep_input_columns.substr(0, sweep_input_columns.find(",batch,prompt_len,output_len"));
+
 /// A CSV cell, in quotes where it holds a comma, a quote or a line end.
 std::string csv_cell(std::string_view text);
 

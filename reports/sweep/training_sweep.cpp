@@ -23,13 +23,6 @@ constexpr std::string_view result_columns =
     "communication_s,model_flops,hardware_flops,mfu,hfu,weight_bytes,gradient_bytes,"
     "optimizer_bytes,saved_activation_bytes,activation_bytes,peak_memory_bytes,fits,error";
 
-/// The configuration's own columns, which come before the sizes.
-std::string header() {
-  const std::string_view sizes = ",batch,prompt_len,output_len";
-  const std::string_view own = sweep_input_columns.substr(0, sweep_input_columns.find(sizes));
-  return fmt::format("{},{}\n", own, result_columns);
-}
-
 struct Place {
   std::uint64_t configuration = 0;
   Recompute recompute = Recompute::None;
@@ -122,9 +115,10 @@ SweepResult run_training_sweep(const TrainingSweep& s, const SweepOptions& optio
   fingerprint += fmt::format(" {} {}", name(s.options.states),
                              s.options.gradients ? name(*s.options.gradients) : "");
   Forecasters forecasters(s);
-  return run_row_sweep({header(), fingerprint, s.num_points(),
-                        [&](std::uint64_t point) { return row_of(s, forecasters, point); }},
-                       options);
+  return run_row_sweep(
+      {fmt::format("{},{}\n", configuration_columns, result_columns), fingerprint, s.num_points(),
+       [&](std::uint64_t point) { return row_of(s, forecasters, point); }},
+      options);
 }
 
 Plot training_sweep_plot(const TrainingSweep& s, const std::filesystem::path& csv) {
