@@ -137,9 +137,10 @@ class Differentiation final : public Backward {
       needed_[n] = is_loss(node.op) || std::any_of(node.outputs.begin(), node.outputs.end(),
                                                    [&](TensorId id) { return read[id.index]; });
       if (!needed_[n]) continue;
-      const std::size_t first = fills_empty_cache(forward_, node) ? 1 : 0;
-      for (std::size_t i = first; i < node.inputs.size(); ++i) read[node.inputs[i].index] = true;
-      for (const TensorId id : node.inputs) layers_read_[id.index].push_back(node.layer);
+      for (const TensorId id : node.inputs) {
+        read[id.index] = true;
+        layers_read_[id.index].push_back(node.layer);
+      }
     }
   }
 
