@@ -114,7 +114,6 @@ StepReport Trainer::step(TokenWindows& text) {
                             report.step, report.loss),
                 Fault::Run);
   }
-  check_gradients();
   const AdamW adamw = options_of(settings_).optimizer;
   const auto t = static_cast<double>(report.step);
   const std::array<float, 4> settings{
@@ -125,23 +124,25 @@ StepReport Trainer::step(TokenWindows& text) {
   const SymbolValues none = recording_.symbols.resolve({1, 1, 1});
   report.gradient_norm =
       update_->run(none, {{std::string(optimizer_name), settings}}, cache_, arena_).data[0];
+  if (!std::isfinite(report.gradient_norm)) {
+    throw Error(fmt::format("step {}: the gradient of {} is not finite; expected finite numbers, "
+                            "such as with a lower learning rate",
+                            report.step, gradient_to_blame()),
+                Fault::Run);
+  }
   ++steps_done_;
   return report;
 }
 
-void Trainer::check_gradients() const {
+std::string Trainer::gradient_to_blame() const {
   for (const auto& [key, tensor] : store_->tensors()) {
     if (key.first != Storage::Gradients) continue;
-    // A sum is finite where all numbers are, but for one that overflows: then each is looked at.
-    float sum = 0;
     const std::span<const float> numbers = tensor.numbers<float>();
-    for (const float x : numbers) sum += x * 0;
-    if (std::isfinite(sum)) continue;
-    throw Error(fmt::format("step {}: the gradient of {} is not finite; expected finite numbers, "
-                            "such as with a lower learning rate",
-                            steps_done_ + 1, key.second),
-                Fault::Run);
+    const bool finite =
+        std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); });
+    if (!finite) return key.second;
   }
+  return "all weights, whose squares add up beyond fp32,";
 }
 
 double Trainer::loss_of(const TokenWindows& text) {

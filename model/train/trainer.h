@@ -48,8 +48,8 @@ class Trainer {
           const TrainSettings& settings);
 
   /// Reads the next sequences and moves the weights. Throws Error (Fault::Run) with the step, and
-  /// where one is to blame the tensor, when the loss or a gradient is not finite; the weights are
-  /// then as after the step before, or lost.
+  /// where one is to blame the tensor, when the loss or a gradient is not finite; the trainer is
+  /// then of no more use.
   StepReport step(TokenWindows& text);
   /// The mean loss over all windows, without the z-loss.
   double loss_of(const TokenWindows& text);
@@ -69,7 +69,8 @@ class Trainer {
  private:
   double run_pass(const TrainingRecording& recording, const execute::Executor& executor,
                   const std::vector<std::span<const TokenId>>& windows, double share);
-  void check_gradients() const;
+  /// The first weight whose gradient is not finite.
+  std::string gradient_to_blame() const;
 
   TrainSettings settings_;
   TrainingRecording recording_;

@@ -105,6 +105,18 @@ TEST_CASE("trainer: one batch is learned by heart") {
   CHECK(trainer.loss_of(text) < 0.05);
 }
 
+TEST_CASE("trainer: an epoch reads every window once") {
+  const Checkpoint model = tiny_model();
+  TokenWindows text = text_of(24 * 16 + 1, 16);
+  TrainSettings s = short_run(6);
+  s.rate = {.peak = 1e-30, .last = 1e-30, .steps = 6};  // nothing is learned in between
+  s.weight_decay = 0;
+  Trainer trainer(model, {}, s);
+  double sum = 0;
+  for (const double loss : losses_of(trainer, text, 6)) sum += loss;
+  CHECK(sum / 6 == doctest::Approx(trainer.loss_of(text)).epsilon(1e-6));
+}
+
 TEST_CASE("trainer: the same for any number of threads") {
   std::vector<std::vector<double>> runs;
   for (const int threads : {1, 2}) {
@@ -175,19 +187,24 @@ TEST_CASE("trainer: resumed training goes on bit for bit, from a checkpoint that
   CHECK(loss == doctest::Approx(sum / static_cast<double>(16 * text.size())).epsilon(1e-5));
 }
 
-TEST_CASE("trainer: a gradient that is not finite ends the training with its name") {
-  const Checkpoint model = tiny_model();
-  TokenWindows text = text_of(400, 16);
-  TrainSettings s = short_run(30);
-  s.rate.peak = 1e30;
-  s.clip = 0;
-  Trainer trainer(model, {}, s);
-  std::string message;
-  try {
-    losses_of(trainer, text, 30);
-  } catch (const Error& e) {
-    message = e.what();
-  }
-  CHECK(message.find("step ") == 0);
-  CHECK(message.find("finite") != std::string::npos);
+TEST_CASE("trainer: a loss or a gradient that is not finite ends the training") {
+  const auto message = [](double rate, double z_loss) {
+    const Checkpoint model = tiny_model();
+    TokenWindows text = text_of(400, 16);
+    TrainSettings s = short_run(30);
+    s.rate.peak = rate;
+    s.z_loss = z_loss;
+    s.clip = z_loss > 0 ? 1 : 0;
+    Trainer trainer(model, {}, s);
+    try {
+      losses_of(trainer, text, 30);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK(message(1e30, 0).find("finite") != std::string::npos);
+  // A loss of about 1e36, whose gradient's squares are beyond fp32.
+  const std::string gradient = message(1e-3, 1e35);
+  CHECK(gradient.find("step 1: the gradient of ") == 0);
 }
