@@ -9,6 +9,7 @@
 #include "model/families/config_reader.h"
 #include "model/io/files/atomic_file.h"
 #include "model/record/recording.h"
+#include "model/record/training_recording.h"
 
 namespace kvcast::cli {
 namespace {
@@ -147,14 +148,19 @@ void show(const Options& o, const Globals& globals) {
   const Architecture a = load_model(globals.catalog(), o.model, parse_overrides(o.set));
   for (const std::string& line : config_warnings(a)) globals.warn(line);
   const Lowering lowering = lowering_of(a, o);
-  if (o.pass != "prefill" && o.pass != "decode") {
-    throw Error("--pass", "'" + o.pass + "'", "prefill or decode");
+  if (o.pass != "prefill" && o.pass != "decode" && o.pass != "training") {
+    throw Error("--pass", "'" + o.pass + "'", "prefill, decode or training");
   }
   const Recording r = record(a, parse_methods(o.method), lowering);
   if (!o.graph.empty()) {
     std::ostringstream dot;
-    write_dot(dot, o.pass == "prefill" ? r.prefill() : r.decode(), r.symbols,
-              a.name + " " + o.pass);
+    const std::string title = a.name + " " + o.pass;
+    if (o.pass == "training") {
+      const TrainingRecording t = record_training(a, parse_methods(o.method), lowering);
+      write_dot(dot, t.first.graph, t.symbols, title);
+    } else {
+      write_dot(dot, o.pass == "prefill" ? r.prefill() : r.decode(), r.symbols, title);
+    }
     write_file(o.graph, dot.str());
   }
   const ordered_json j = model_json(a, r, lowering);
@@ -183,7 +189,7 @@ void add_model(Command app, const Globals& globals) {
   c.add("--weight-dtype", options->weight_dtype);
   c.add("--set", options->set);
   c.add("--graph FILE.dot", options->graph, "write the operator graph (Graphviz DOT)").writes();
-  c.add("--pass PASS", options->pass, "pass in the graph: prefill or decode");
+  c.add("--pass PASS", options->pass, "pass in the graph: prefill, decode or training");
   c.add("--attention", options->attention, "attention kernel in the graph: eager or tiled");
   c.add("--method", options->method, "show the sizes and the graph with these methods");
   c.callback([options, &globals] { show(*options, globals); });

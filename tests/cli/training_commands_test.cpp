@@ -39,6 +39,14 @@ TEST_CASE("estimate --train: the breakdown's rows are the step") {
   CHECK(sum == near(j["step_s"].get<double>()));
 }
 
+TEST_CASE("model show --graph: a pass of training, there and back, like layers drawn once") {
+  const TestFolder folder;
+  const std::string dot = folder.file("train.dot");
+  run_well("model show gpt2 --pass training --graph '" + dot + "'");
+  check_contains(contents(dot), {"layer 0 to 11 (x12)", "layer 10 to 0 (x11)", "cross_entropy",
+                                 "query_weight_gradient\\nweight_gradient [768, 768]"});
+}
+
 TEST_CASE("sweep --train: a row for each point, the same numbers as estimate") {
   const TestFolder folder;
   const std::string csv = folder.file("train.csv");
