@@ -67,15 +67,16 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Rows of a random weight: vectors uniform within 1 ± 0.1, others uniform with the variance 1/row.
+/// Rows of a random weight: vectors uniform within `center` ± 0.1, others uniform around 0 with the
+/// variance 1/row.
 template <typename N>
-void random_rows(const std::vector<std::uint64_t>& shape, std::uint64_t seed, std::size_t first,
-                 std::span<N> out) {
+void random_rows(const std::vector<std::uint64_t>& shape, std::uint64_t seed, float center,
+                 std::size_t first, std::span<N> out) {
   const std::uint64_t row = product_from(shape, 1);
   const bool vector = shape.size() == 1;
   const double half_width = vector ? 0.1 : std::sqrt(3.0 / static_cast<double>(row));
   const auto scale = static_cast<float>(half_width / 2147483648.0);
-  const float center = vector ? 1.0F : 0.0F;
+  if (!vector) center = 0;
   for (std::size_t i = 0; i < out.size(); ++i) {
     const auto bits = static_cast<std::int32_t>(mix(seed + first * row + i) >> 32);
     out[i] = center + scale * static_cast<float>(bits);
@@ -96,7 +97,8 @@ WeightReader::WeightReader(std::vector<StoredTensor> tensors, WeightSource sourc
   if (product_from(source_.shape, 0) == tensors_[0].elements()) tensors_[0].shape = source_.shape;
 }
 
-WeightReader::WeightReader(std::vector<std::uint64_t> shape, std::uint64_t seed) : seed_(seed) {
+WeightReader::WeightReader(std::vector<std::uint64_t> shape, std::uint64_t seed, float center)
+    : seed_(seed), center_(center) {
   tensors_.emplace_back().shape = std::move(shape);
 }
 
@@ -204,7 +206,7 @@ void WeightReader::read_columns(std::size_t first, std::span<N> out) const {
 template <typename N>
 void WeightReader::read_numbers(std::size_t first, std::span<N> out) const {
   const StoredTensor& stored = tensor();
-  if (!stored.file) return random_rows(stored.shape, seed_, first, out);
+  if (!stored.file) return random_rows(stored.shape, seed_, center_, first, out);
   const std::uint64_t row = product_from(stored.shape, source_.blocks > 0 ? 2 : 1);
   if (source_.transposed) {
     read_columns(first, out);
@@ -335,7 +337,7 @@ WeightReader Checkpoint::reader(const TensorInfo& weight) const {
     if (!seed_) return reader(weight.name);
     std::uint64_t seed = mix(*seed_);
     for (const char c : weight.name) seed = mix(seed ^ static_cast<unsigned char>(c));
-    return {stored_shape(weight), seed};
+    return {stored_shape(weight), seed, weight.name.ends_with(".bias") ? 0.0F : 1.0F};
   };
   WeightReader r = whole();
   r.take_part(weight);

@@ -25,8 +25,9 @@ class WeightReader {
  public:
   /// `tensors` is one, or as many as the source has pieces.
   WeightReader(std::vector<StoredTensor> tensors, WeightSource source);
-  /// Random numbers instead of a stored tensor, the same for the same seed.
-  WeightReader(std::vector<std::uint64_t> shape, std::uint64_t seed);
+  /// Random numbers instead of a stored tensor, the same for the same seed; those of a vector are
+  /// near `center`.
+  WeightReader(std::vector<std::uint64_t> shape, std::uint64_t seed, float center);
   /// The rows of the weight that begin at row `first`, as fp32; a row is everything after the
   /// first dimension, out.size() a multiple of it. Thread-safe. Throws Error on numbers that are
   /// not finite.
@@ -58,6 +59,7 @@ class WeightReader {
   std::vector<StoredTensor> tensors_;
   WeightSource source_;
   std::uint64_t seed_ = 0;
+  float center_ = 0;
   /// What is read of the tensors' rows; none: all.
   struct RowPart {
     std::uint64_t stored_rows;
@@ -77,8 +79,8 @@ class Checkpoint {
   /// Reads headers and configuration, no weights. Throws Error: no such file, no checkpoint there,
   /// a broken header or configuration.
   explicit Checkpoint(const std::filesystem::path& path);
-  /// A model with random weights, to measure what its shape costs: norms are near 1, and products
-  /// with its matrices are about as large as their input.
+  /// A model with random weights, to measure what its shape costs and to train it: norms are near
+  /// 1, biases near 0, and products with its matrices are about as large as their input.
   Checkpoint(Architecture architecture, std::uint64_t seed);
 
   /// Tensors that are no model: the linear maps of KV Prediction. Their names are `prefix` and the
