@@ -1,313 +1,161 @@
-#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 
 #include "cli/frame/interrupt_guard.h"
+#include "cli/frame/mpirun_environment.h"
 #include "cli/frame/progress_bar.h"
 #include "cli/frame/request_options.h"
 #include "cli/frame/result.h"
-#include "cli/run/run_inputs.h"
+#include "cli/train/training_job.h"
 #include "cli/train/training_log.h"
-#include "model/base/json_file.h"
 #include "model/base/quantity.h"
 #include "model/base/stopwatch.h"
-#include "model/convert/conversion_source.h"
-#include "model/execute/machine_probe.h"
-#include "model/io/files/number_text.h"
-#include "model/train/trainer.h"
 
 namespace kvcast::cli {
 namespace {
 
 namespace fs = std::filesystem;
 using train::StepReport;
-using train::TextEncoder;
-using train::TokenWindows;
-using train::Trainer;
-using train::TrainSettings;
 
 constexpr const char* of_text = "Text";
 constexpr const char* of_optimizer = "Optimizer";
+constexpr const char* of_kvp = "KV Prediction";
 constexpr const char* of_run = "Run";
 
-struct Options {
-  std::string model;
-  std::string random_weights;  ///< a seed
-  std::vector<std::string> set;
-  std::string method = "plain";
-  std::string semantics;
-  std::vector<std::string> text;
-  std::vector<std::string> validation_text;
-  std::string tokenizer;  ///< empty: the model's
-  std::string seq_len = "512";
-  std::string seed = "1";
-  std::string steps = "100";
-  std::string batch = "8";
-  std::string micro_batches = "1";
-  std::string learning_rate = "3e-4";
-  std::string last_learning_rate;  ///< empty: a tenth
-  std::string warmup;              ///< empty: a tenth of the steps
-  std::string weight_decay = "0.1";
-  std::string clip = "1";
-  std::string z_loss = "0";
-  std::string recompute = "none";
-  std::string output;
-  std::string save_every;      ///< empty: at the end
-  std::string validate_every;  ///< empty: at the end
-  std::string plot;
-  bool resume = false;
-  int threads = 0;
-  bool json = false;
-};
-
-double parse_share(const std::string& text, const char* flag) {
-  return parse_flag(flag, text, [&](const std::string& t) {
-    double value = 0;
-    if (!parse_number(t, value) || !(value >= 0)) {
-      throw Error("got '" + t + "', expected a number of at least 0");
-    }
-    return value;
-  });
+ordered_json parts_json(const train::Trainer& trainer, const train::Loss& loss) {
+  ordered_json parts;
+  for (std::size_t i = 0; i < loss.parts.size(); ++i) {
+    parts[trainer.loss_parts()[i]] = loss.parts[i];
+  }
+  return parts;
 }
 
-TrainSettings parse_settings(const Options& o) {
-  TrainSettings s;
-  s.batch = parse_token_count(o.batch, "--batch");
-  s.micro_batches = parse_token_count(o.micro_batches, "--micro-batches");
-  if (s.micro_batches > s.batch) {
-    throw Error("--micro-batches", o.micro_batches, "at most the batch of " + o.batch);
+/// What became of a training.
+void print_training(const TrainOptions& o, const TrainingJob& job, const StepReport& last,
+                    const std::optional<train::Loss>& validation, double step_s) {
+  const train::Trainer& trainer = *job.trainer;
+  const double tokens_per_s = static_cast<double>(job.settings.batch * job.seq_len) / step_s;
+  ordered_json j{{"model", trainer.trained().architecture().name},
+                 {"method", job.method},
+                 {"parameters", trainer.recording().parameters},
+                 {"tokens", job.windows->tokens()},
+                 {"steps", last.step},
+                 {"loss", last.loss.sum},
+                 {"validation_loss", nullptr},
+                 {"gradient_norm", last.gradient_norm},
+                 {"tokens_per_s", tokens_per_s},
+                 {"step_s", step_s},
+                 {"output", o.output}};
+  if (validation) j["validation_loss"] = validation->sum;
+  if (!trainer.loss_parts().empty()) {
+    j["loss_parts"] = parts_json(trainer, last.loss);
+    if (validation) j["validation_loss_parts"] = parts_json(trainer, *validation);
   }
-  s.rate.steps = parse_token_count(o.steps, "--steps");
-  s.rate.peak = parse_share(o.learning_rate, "--learning-rate");
-  if (s.rate.peak == 0) throw Error("--learning-rate", "0", "a number above 0");
-  s.rate.last = o.last_learning_rate.empty()
-                    ? s.rate.peak / 10
-                    : parse_share(o.last_learning_rate, "--last-learning-rate");
-  s.rate.warmup_steps = o.warmup.empty()
-                            ? s.rate.steps / 10
-                            : static_cast<std::uint64_t>(parse_share(o.warmup, "--warmup"));
-  if (s.rate.warmup_steps > s.rate.steps) {
-    throw Error("--warmup", o.warmup, "at most the " + o.steps + " steps");
-  }
-  s.weight_decay = parse_share(o.weight_decay, "--weight-decay");
-  s.clip = parse_share(o.clip, "--clip");
-  s.z_loss = parse_share(o.z_loss, "--z-loss");
-  s.recompute = parse_flag("--recompute", o.recompute, parse_recompute);
-  return s;
+  const std::string text = fmt::format(
+      "{} steps, loss {:.4f}{}, {} a step, {:.0f} tokens a second\n", last.step, last.loss.sum,
+      validation ? fmt::format(", validation loss {:.4f}", validation->sum) : std::string(),
+      format_quantity(step_s, Dimension::Seconds), tokens_per_s);
+  print_result(o.json, j, text);
 }
 
-/// What a resumed training must have in common with its beginning.
-ordered_json settings_json(const Options& o) {
-  return {{"model", o.model},
-          {"method", o.method},
-          {"semantics", o.semantics},
-          {"text", o.text},
-          {"tokenizer", o.tokenizer},
-          {"seq_len", o.seq_len},
-          {"seed", o.seed},
-          {"steps", o.steps},
-          {"batch", o.batch},
-          {"micro_batches", o.micro_batches},
-          {"learning_rate", o.learning_rate},
-          {"last_learning_rate", o.last_learning_rate},
-          {"warmup", o.warmup},
-          {"weight_decay", o.weight_decay},
-          {"clip", o.clip},
-          {"z_loss", o.z_loss}};
-}
-
-/// The last complete checkpoint in the output folder.
-std::optional<fs::path> last_checkpoint(const fs::path& output) {
-  std::optional<fs::path> last;
-  std::uint64_t most = 0;
-  std::error_code ec;
-  for (const fs::directory_entry& entry : fs::directory_iterator(output, ec)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with(checkpoint_prefix) || !fs::exists(entry.path() / "training.json"))
-      continue;
-    const std::uint64_t steps = train::read_progress(entry.path()).at("steps").get<std::uint64_t>();
-    if (last && steps <= most) continue;
-    last = entry.path();
-    most = steps;
-  }
-  return last;
-}
-
-void check_same_settings(const fs::path& folder, const ordered_json& own) {
-  const nlohmann::json before = train::read_progress(folder).at("settings");
-  for (const auto& [key, value] : own.items()) {
-    if (before.contains(key) && before[key] == value) continue;
-    throw Error("--resume: " + folder.string() + " was trained with " + key + " " +
-                before.value(key, nlohmann::json()).dump() + ", not " + value.dump() +
-                "; expected the same settings");
-  }
-}
-
-/// What writes checkpoints that any other tool reads.
-struct SavedForm {
-  nlohmann::json config;
-  fs::path tokenizer;  ///< a folder; empty: none
-};
-
-SavedForm saved_form(const Options& o, const Checkpoint& checkpoint, const Globals& globals) {
-  SavedForm form;
-  if (!checkpoint.is_random()) {
-    form.config = source_config(checkpoint, DType::FP32);
-    if (checkpoint.gguf() == nullptr) form.tokenizer = checkpoint.path();
-  } else {
-    form.config = read_json_file(globals.catalog().find("models", "model", o.model));
-    form.config.erase("_kvcast");
-    for (const ConfigOverride& change : parse_overrides(o.set)) {
-      const nlohmann::json value = nlohmann::json::parse(change.value, nullptr, false);
-      form.config[change.key] = value.is_discarded() ? nlohmann::json(change.value) : value;
-    }
-    form.config["torch_dtype"] = "float32";
-  }
-  if (!o.tokenizer.empty() && o.tokenizer != "bytes") form.tokenizer = o.tokenizer;
-  return form;
-}
-
-TextEncoder parse_encoder(const Options& o, const Checkpoint& checkpoint) {
-  if (o.tokenizer == "bytes") return TextEncoder::bytes();
-  if (!o.tokenizer.empty()) return TextEncoder(text::Tokenizer::from_folder(o.tokenizer));
-  if (checkpoint.is_random()) {
-    throw Error("--tokenizer", "none, and random weights have no tokenizer",
-                "a folder with one, or 'bytes'");
-  }
-  FoundTokenizer found = find_tokenizer(checkpoint);
-  if (!found) throw Error("--tokenizer", found.missing, "a folder with one, or 'bytes'");
-  return TextEncoder(*found);
-}
-
-TokenWindows read_windows(const std::vector<std::string>& files, const char* flag,
-                          const TextEncoder& encoder, std::uint64_t seq_len, std::uint64_t seed,
-                          const Architecture& a) {
-  std::vector<train::TokenId> tokens =
-      encoder.encode(std::vector<fs::path>(files.begin(), files.end()));
-  const auto largest = std::max_element(tokens.begin(), tokens.end());
-  if (largest != tokens.end() && *largest >= a.vocab_size) {
-    throw Error(flag, "token id " + std::to_string(*largest),
-                "ids below the model's vocabulary of " + std::to_string(a.vocab_size));
-  }
-  return parse_flag(
-      flag, "", [&](const std::string&) { return TokenWindows(std::move(tokens), seq_len, seed); });
-}
-
-void run(const Options& o, const Globals& globals) {
-  const TrainSettings settings = parse_settings(o);
-  const std::uint64_t seq_len = parse_token_count(o.seq_len, "--seq-len");
-  const std::uint64_t seed = parse_token_count(o.seed, "--seed");
-  const std::uint64_t save_every =
-      o.save_every.empty() ? settings.rate.steps : parse_token_count(o.save_every, "--save-every");
-  const std::uint64_t validate_every =
-      o.validate_every.empty() ? settings.rate.steps
-                               : parse_token_count(o.validate_every, "--validate-every");
-  const fs::path output = o.output;
-  const std::optional<fs::path> before = last_checkpoint(output);
-  if (before && !o.resume) {
-    throw Error(output.string(), "a folder with checkpoints", "a new folder, or --resume");
-  }
-  if (o.resume && !before) {
-    throw Error("--resume", "no checkpoint in " + output.string(), "the folder of a training");
-  }
-  ordered_json common = settings_json(o);
-  execute::use_threads(o.threads);
-
-  const Checkpoint start =
-      o.random_weights.empty()
-          ? Checkpoint(o.model)
-          : Checkpoint(load_model(globals.catalog(), o.model, parse_overrides(o.set)),
-                       parse_token_count(o.random_weights, "--random-weights"));
-  const SavedForm form = saved_form(o, start, globals);
-  const TextEncoder encoder = parse_encoder(o, start);
-  const Architecture& a = start.architecture();
-  std::vector<MethodSpec> methods = parse_methods(o.method);
-  apply_semantics(o.semantics, a, methods);
-  for (const MethodSpec& method : methods) {
-    if (method.name == "plain" || method.name == "mlkv") continue;
-    throw Error("--method", method.name, "plain or mlkv; 'kvcast estimate --train' forecasts kvp");
-  }
-  TokenWindows windows = read_windows(o.text, "--text", encoder, seq_len, seed, a);
-  common["tokens"] = windows.fingerprint();
-  if (before) check_same_settings(*before, common);
-  std::optional<TokenWindows> validation;
-  if (!o.validation_text.empty()) {
-    validation = read_windows(o.validation_text, "--validation-text", encoder, seq_len, seed, a);
-  }
-  std::optional<Checkpoint> resumed;
-  if (before) resumed.emplace(*before);
-  Trainer trainer(resumed ? *resumed : start, methods, settings);
-  TrainingLog log(output, before ? trainer_steps(*before) : 0);
-  if (before) trainer.restore(*before);
-
+/// Trains until all steps are done, or until the user stops it.
+void run_steps(const TrainOptions& o, const Globals& globals, TrainingJob& job, RunRanks* ranks) {
+  train::Trainer& trainer = *job.trainer;
+  const std::uint64_t steps = job.settings.rate.steps;
+  const std::uint64_t first = trainer.steps_done();
+  const bool speaks = ranks == nullptr || ranks->speaks();
+  // What fails on one rank ends all.
+  const auto guarded = [&](const auto& work) { ranks != nullptr ? ranks->work(work) : work(); };
+  TrainingLog log(o.output, first, trainer.loss_parts());
   globals.say(
-      fmt::format("{} tokens, {} windows of {}; {} parameters, {} in memory", windows.tokens(),
-                  windows.size(), seq_len, trainer.recording().trained_parameters,
+      fmt::format("{} tokens, {} windows of {}; {} parameters, {} in memory", job.windows->tokens(),
+                  job.windows->size(), job.seq_len, trainer.recording().trained_parameters,
                   format_quantity(static_cast<double>(trainer.store_bytes()), Dimension::Bytes)));
-  std::error_code ec;
-  fs::create_directories(output, ec);
-  if (ec) throw Error("--output: " + output.string() + ": " + ec.message());
   InterruptGuard guard;
   ProgressBar bar(globals.quiet);
   const Stopwatch watch;
-  const std::uint64_t first = trainer.steps_done();
   const auto save = [&] {
     const fs::path folder =
-        output / fmt::format("{}{:06}", checkpoint_prefix, trainer.steps_done());
-    if (fs::exists(folder)) return;
-    trainer.save(folder, form.config, form.tokenizer, {{"settings", common}});
+        fs::path(o.output) / fmt::format("{}{:06}", checkpoint_prefix, trainer.steps_done());
+    if (!speaks || fs::exists(folder)) return;
+    trainer.save(folder, job.form.config, job.form.tokenizer, {{"settings", job.common}});
     log.write();
   };
-  std::optional<double> validation_loss;
+  std::optional<train::Loss> validation;
   std::optional<StepReport> last;
-  double step_s = 0;
-  while (trainer.steps_done() < settings.rate.steps && !InterruptGuard::interrupted) {
+  double all_s = 0;
+  bool interrupted = false;
+  while (trainer.steps_done() < steps) {
+    guarded([&] {
+      interrupted = InterruptGuard::interrupted;
+      if (ranks != nullptr) {
+        interrupted = execute::any_of_ranks(ranks->messenger(), interrupted);
+      }
+      if (interrupted) save();
+    });
+    if (interrupted) break;
     const Stopwatch of_step;
-    last = trainer.step(windows);
-    const double seconds = of_step.seconds();
-    step_s += seconds;
-    validation_loss.reset();
-    const bool ends = last->step == settings.rate.steps;
-    if (validation && (ends || last->step % validate_every == 0)) {
-      validation_loss = trainer.loss_of(*validation);
+    const auto step = [&] {
+      last = trainer.step(*job.windows);
+      return std::string();
+    };
+    // An error of a step is one of all ranks.
+    if (ranks == nullptr) {
+      step();
+    } else if (!ranks->prepare(step)) {
+      return;
     }
-    log.add(*last, static_cast<double>(settings.batch * seq_len) / seconds, validation_loss);
-    bar.draw(last->step, first, settings.rate.steps, watch.seconds());
-    if (ends || last->step % save_every == 0) save();
+    const double seconds = of_step.seconds();
+    all_s += seconds;
+    guarded([&] {
+      validation.reset();
+      const bool ends = last->step == steps;
+      if (job.validation && (ends || last->step % job.validate_every == 0)) {
+        validation = trainer.loss_of(*job.validation);
+      }
+      log.add(*last, static_cast<double>(job.settings.batch * job.seq_len) / seconds, validation);
+      bar.draw(last->step, first, steps, watch.seconds());
+      if (ends || last->step % job.save_every == 0) save();
+    });
   }
-  if (InterruptGuard::interrupted) {
-    save();
+  if (interrupted) {
     globals.say(fmt::format("stopped after step {}; --resume goes on", trainer.steps_done()));
-    std::exit(exit_interrupted);
+    if (ranks == nullptr) std::exit(exit_interrupted);
+    return;
   }
-  if (!o.plot.empty()) log.draw(o.plot, a.name);
-  if (!last) throw Error("--resume", "a training that has ended", "more steps to do");
-  const double mean_s = step_s / static_cast<double>(trainer.steps_done() - first);
-  ordered_json j{{"model", a.name},
-                 {"method", to_string(methods)},
-                 {"parameters", trainer.recording().parameters},
-                 {"tokens", windows.tokens()},
-                 {"steps", trainer.steps_done()},
-                 {"loss", last->loss},
-                 {"validation_loss", nullptr},
-                 {"gradient_norm", last->gradient_norm},
-                 {"tokens_per_s", static_cast<double>(settings.batch * seq_len) / mean_s},
-                 {"step_s", mean_s},
-                 {"output", o.output}};
-  if (validation_loss) j["validation_loss"] = *validation_loss;
-  std::string text = fmt::format(
-      "{} steps, loss {:.4f}{}, {} a step, {:.0f} tokens a second\n", trainer.steps_done(),
-      last->loss,
-      validation_loss ? fmt::format(", validation loss {:.4f}", *validation_loss) : std::string(),
-      format_quantity(mean_s, Dimension::Seconds),
-      static_cast<double>(settings.batch * seq_len) / mean_s);
-  print_result(o.json, j, text);
+  if (!speaks) return;
+  guarded([&] {
+    if (!o.plot.empty()) log.draw(o.plot, trainer.trained().architecture().name);
+    print_training(o, job, *last, validation, all_s / static_cast<double>(steps - first));
+  });
+}
+
+void run(const TrainOptions& o, const Globals& globals) {
+  std::unique_ptr<TrainingJob> job;
+  // Each rank of an mpirun has a replica of the model.
+  const Parallelism plan{.dp = static_cast<std::uint64_t>(ranks_of_mpirun())};
+  const std::unique_ptr<RunRanks> ranks = RunRanks::start({}, plan, o.wait_limit_s);
+  const auto prepare = [&](const Globals& own) {
+    job = prepare_training(o, own, ranks.get());
+    std::error_code ec;
+    fs::create_directories(o.output, ec);
+    if (ec) throw Error("--output: " + o.output + ": " + ec.message());
+    return job->common.dump() + fingerprint(job->base) + job->before.value_or("").string();
+  };
+  if (ranks == nullptr) {
+    prepare(globals);
+    return run_steps(o, globals, *job, nullptr);
+  }
+  Globals own = globals;
+  own.quiet = globals.quiet || !ranks->speaks();
+  if (!ranks->prepare([&] { return prepare(own); })) return;
+  run_steps(o, own, *job, ranks.get());
 }
 
 }  // namespace
@@ -321,8 +169,10 @@ void add_train(Command app, const Globals& globals) {
       "--output out --steps 100\n"
       "  kvcast convert mlkv weights/pythia-160m pythia-mlkv --kv-layers 6 --kv-heads 1 && kvcast "
       "train --model "
-      "pythia-mlkv --text a.txt --output out");
-  const auto o = std::make_shared<Options>();
+      "pythia-mlkv --text a.txt --output out\n"
+      "  kvcast train --model weights/smollm2-135m-instruct.gguf --method kvp:auxiliary=lp-0.50 "
+      "--text a.txt --output out");
+  const auto o = std::make_shared<TrainOptions>();
   c.add("--model,-m MODEL", o->model, "a checkpoint folder or a GGUF file; see --random-weights")
       .required();
   c.add("--random-weights SEED", o->random_weights,
@@ -348,6 +198,12 @@ void add_train(Command app, const Globals& globals) {
   c.add("--clip NORM", o->clip, "of the gradient at most; 0: any").group(of_optimizer);
   c.add("--z-loss W", o->z_loss, "weight of the squared logarithm of the logits' sum")
       .group(of_optimizer);
+  c.add("--base-weight", o->base_weight).group(of_kvp);
+  c.add("--auxiliary-weight", o->auxiliary_weight).group(of_kvp);
+  c.add("--consistency-weight W", o->consistency_weight,
+        "weight of the difference between predicted and true keys and values, summed over layers "
+        "[1 over the layers]")
+      .group(of_kvp);
   c.add("--recompute WHAT", o->recompute, "on the way back: none, selective or full").group(of_run);
   c.add("--output,-o FOLDER", o->output, "for checkpoints and metrics.csv")
       .required()
@@ -356,6 +212,8 @@ void add_train(Command app, const Globals& globals) {
   c.add("--save-every STEPS", o->save_every, "write a checkpoint [at the end]").group(of_run);
   c.add("--validate-every STEPS", o->validate_every, "[at the end]").group(of_run);
   c.add("--plot", o->plot, "draw the losses");
+  c.add("--wait-limit SECONDS", o->wait_limit_s, "with mpirun: how long a rank waits for another")
+      .group(of_run);
   c.add("--threads", o->threads).range(0, 1024);
   c.add("--json", o->json);
   c.callback([o, &globals] { run(*o, globals); });

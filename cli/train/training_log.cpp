@@ -1,6 +1,7 @@
 #include "cli/train/training_log.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/frame/command.h"
@@ -9,42 +10,48 @@
 #include "reports/plot/plot.h"
 
 namespace kvcast::cli {
-namespace {
-
-constexpr const char* header =
-    "step,loss,gradient_norm,learning_rate,tokens_per_s,validation_loss\n";
-
-}  // namespace
-
 std::uint64_t trainer_steps(const std::filesystem::path& checkpoint) {
   return train::read_progress(checkpoint).at("steps").get<std::uint64_t>();
 }
 
-TrainingLog::TrainingLog(const std::filesystem::path& output, std::uint64_t steps)
-    : path_(output / "metrics.csv") {
+TrainingLog::TrainingLog(const std::filesystem::path& output, std::uint64_t steps,
+                         const std::vector<std::string>& parts)
+    : path_(output / "metrics.csv"), parts_(parts), columns_{"step", "loss"} {
+  columns_.insert(columns_.end(), parts.begin(), parts.end());
+  for (const char* column : {"gradient_norm", "learning_rate", "tokens_per_s", "validation_loss"}) {
+    columns_.emplace_back(column);
+  }
+  for (const std::string& part : parts) columns_.push_back("validation_" + part);
   if (steps == 0 || !std::filesystem::exists(path_)) return;
   const CsvTable table = CsvTable::read(path_);
   for (const CsvRow& row : table.rows()) {
     Row r{row.whole("step"), row.number("loss"), {}, {}};
     if (r.step > steps) break;
     if (!row.text("validation_loss").empty()) r.validation_loss = row.number("validation_loss");
-    r.text = fmt::format("{},{},{},{},{},{}\n", row.text("step"), row.text("loss"),
-                         row.text("gradient_norm"), row.text("learning_rate"),
-                         row.text("tokens_per_s"), row.text("validation_loss"));
+    std::vector<std::string> cells;
+    for (const std::string& column : columns_) cells.push_back(row.text(column));
+    r.text = fmt::format("{}\n", fmt::join(cells, ","));
     rows_.push_back(std::move(r));
   }
 }
 
 void TrainingLog::add(const train::StepReport& r, double tokens_per_s,
-                      std::optional<double> validation_loss) {
-  rows_.push_back({r.step, r.loss, validation_loss,
-                   fmt::format("{},{},{},{},{:.1f},{}\n", r.step, shortest(r.loss),
-                               shortest(r.gradient_norm), shortest(r.learning_rate), tokens_per_s,
-                               validation_loss ? shortest(*validation_loss) : std::string())});
+                      const std::optional<train::Loss>& validation) {
+  std::vector<std::string> cells{std::to_string(r.step), shortest(r.loss.sum)};
+  for (const double part : r.loss.parts) cells.push_back(shortest(part));
+  for (const double x : {r.gradient_norm, r.learning_rate}) cells.push_back(shortest(x));
+  cells.push_back(fmt::format("{:.1f}", tokens_per_s));
+  cells.push_back(validation ? shortest(validation->sum) : "");
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    cells.push_back(validation ? shortest(validation->parts[i]) : "");
+  }
+  Row row{r.step, r.loss.sum, {}, fmt::format("{}\n", fmt::join(cells, ","))};
+  if (validation) row.validation_loss = validation->sum;
+  rows_.push_back(std::move(row));
 }
 
 void TrainingLog::write() const {
-  std::string text = header;
+  std::string text = fmt::format("{}\n", fmt::join(columns_, ","));
   for (const Row& row : rows_) text += row.text;
   write_file(path_, text);
 }

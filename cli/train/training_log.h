@@ -18,11 +18,13 @@ std::uint64_t trainer_steps(const std::filesystem::path& checkpoint);
 
 class TrainingLog {
  public:
-  /// Takes over the rows of the first `steps` steps from a metrics.csv that is there.
-  TrainingLog(const std::filesystem::path& output, std::uint64_t steps);
+  /// Takes over the rows of the first `steps` steps from a metrics.csv that is there. `parts`: of
+  /// the loss.
+  TrainingLog(const std::filesystem::path& output, std::uint64_t steps,
+              const std::vector<std::string>& parts);
 
   void add(const train::StepReport& report, double tokens_per_s,
-           std::optional<double> validation_loss);
+           const std::optional<train::Loss>& validation);
   /// Writes metrics.csv, completely or not at all.
   void write() const;
   void draw(const std::string& path, const std::string& model) const;
@@ -35,6 +37,8 @@ class TrainingLog {
     std::string text;
   };
   std::filesystem::path path_;
+  std::vector<std::string> parts_;
+  std::vector<std::string> columns_;
   std::vector<Row> rows_;
 };
 

@@ -44,7 +44,35 @@ void prune_indices(nlohmann::json& config, const char* key, const KeptLayers& pr
   }
 }
 
-nlohmann::json config_of(const Checkpoint& checkpoint, const Architecture& after, DType dtype) {
+/// The same weight of the layer that it was before.
+WeightReader reader_of(const Checkpoint& source, const KeptLayers& pruning,
+                       const std::string& weight) {
+  const WeightName name = parse_weight_name(weight);
+  if (!name.layer) return source.reader(weight);
+  return source.reader(
+      fmt::format("layers.{}.{}{}", pruning.kept[*name.layer], name.part, name.kind));
+}
+
+void write_tensor(const Checkpoint& source, const KeptLayers& pruning, const StoredForm& form,
+                  CheckpointWriter& writer) {
+  const auto reader = [&](const std::string& weight) { return reader_of(source, pruning, weight); };
+  if (form.is_plain()) {
+    const WeightReader plain = reader(form.parts.front().weight);
+    for_pieces(plain, plain.shape().front(),
+               [&](const DenseMatrix& rows) { writer.write(numbers_of(rows)); });
+    return plain.forget();
+  }
+  write_stored(
+      form,
+      [&](const std::string& weight, std::size_t first, std::size_t count) {
+        return read_rows(reader(weight), first, count);
+      },
+      writer);
+}
+
+}  // namespace
+
+nlohmann::json pruned_config(const Checkpoint& checkpoint, const Architecture& after, DType dtype) {
   nlohmann::json config = source_config(checkpoint, dtype);
   for (const char* key : {"num_hidden_layers", "num_transformer_layers", "n_layer", "num_layers"}) {
     if (config.contains(key)) config[key] = after.num_hidden_layers();
@@ -78,34 +106,6 @@ nlohmann::json config_of(const Checkpoint& checkpoint, const Architecture& after
   return config;
 }
 
-/// The same weight of the layer that it was before.
-WeightReader reader_of(const Checkpoint& source, const KeptLayers& pruning,
-                       const std::string& weight) {
-  const WeightName name = parse_weight_name(weight);
-  if (!name.layer) return source.reader(weight);
-  return source.reader(
-      fmt::format("layers.{}.{}{}", pruning.kept[*name.layer], name.part, name.kind));
-}
-
-void write_tensor(const Checkpoint& source, const KeptLayers& pruning, const StoredForm& form,
-                  CheckpointWriter& writer) {
-  const auto reader = [&](const std::string& weight) { return reader_of(source, pruning, weight); };
-  if (form.is_plain()) {
-    const WeightReader plain = reader(form.parts.front().weight);
-    for_pieces(plain, plain.shape().front(),
-               [&](const DenseMatrix& rows) { writer.write(numbers_of(rows)); });
-    return plain.forget();
-  }
-  write_stored(
-      form,
-      [&](const std::string& weight, std::size_t first, std::size_t count) {
-        return read_rows(reader(weight), first, count);
-      },
-      writer);
-}
-
-}  // namespace
-
 std::vector<std::size_t> parse_kept_layers(std::string_view text, std::size_t num_hidden_layers) {
   const bool list = text.find('.') == std::string_view::npos;
   const auto fraction = parse_all<double>(text);
@@ -135,7 +135,7 @@ ConversionReport convert_to_pruned(const Checkpoint& checkpoint,
   check_source(checkpoint, before);
   report.compare(before, after);
 
-  const nlohmann::json config = config_of(checkpoint, report.after, conversion.dtype);
+  const nlohmann::json config = pruned_config(checkpoint, report.after, conversion.dtype);
   const Architecture written = read_config(config, report.after.name, output.string());
   if (written.decoder.layers != report.after.decoder.layers) {
     throw Error("the layers of " + report.before.name,

@@ -21,13 +21,6 @@ bool moves_tokens(const SessionOptions& o) {
   return o.place && o.place->plan.dp > 1 && o.place->plan.ep > 1;
 }
 
-const Checkpoint& open_model(const std::string& name, const SessionOptions& o,
-                             OpenedModels& opened) {
-  const auto known = opened.find(name);
-  if (known != opened.end()) return known->second;
-  return opened.emplace(name, o.open ? o.open(name) : Checkpoint(name)).first->second;
-}
-
 /// A method may name the base itself, which is open already.
 void forget_base(OpenedModels& opened, const Recording& recording) {
   const auto& helpers = recording.helper_models;
@@ -50,7 +43,7 @@ Recording record_session(const Architecture& a, const SessionOptions& o, OpenedM
                         .chunked = o.chunk > 0,
                         .steps = o.steps,
                         .find_model = [&](const std::string& name) -> Architecture {
-                          return open_model(name, o, opened).architecture();
+                          return open_model(name, o.open, opened).architecture();
                         }};
   if (o.place) {
     KVCAST_ASSERT(!o.share);
@@ -68,25 +61,10 @@ Recording record_session(const Architecture& a, const SessionOptions& o, OpenedM
   return recording;
 }
 
-/// What helper models have besides checkpoints of their names.
-void open_helper(const HelperModel& model, const Checkpoint& base, OpenedModels& opened) {
-  if (model.weights == HelperWeights::BaseLayers) {
-    opened.emplace(model.name, base.pruned(model.architecture.pruning.kept));
-  } else if (model.weights == HelperWeights::Tensors && !model.name.empty()) {
-    opened.emplace(model.name, Checkpoint::of_tensors(model.name, model.prefix));
-  } else if (model.weights == HelperWeights::Tensors) {
-    if (!base.is_random()) throw Error("weights of " + model.architecture.name + " are not given");
-    opened.emplace(model.name, Checkpoint(model.architecture, 1));
-  }
-}
-
 std::vector<ModelWeights> weights_of(const Checkpoint& base, const Recording& recording,
                                      const SessionOptions& o, OpenedModels& opened) {
-  std::vector<ModelWeights> models{{"", &base, o.place && o.place->device > 0}};
-  for (const HelperModel& model : recording.helper_models) {
-    open_helper(model, base, opened);
-    models.push_back({model.prefix, &opened.at(model.name)});
-  }
+  std::vector<ModelWeights> models = find_weights(base, recording.helper_models, opened);
+  models.front().may_leave = o.place && o.place->device > 0;
   return models;
 }
 

@@ -12,7 +12,7 @@
 
 #include "model/execute/executor.h"
 #include "model/execute/helper_run.h"
-#include "model/io/weights/checkpoint.h"
+#include "model/execute/opened_models.h"
 #include "model/record/recording.h"
 
 namespace kvcast::execute {
@@ -40,12 +40,8 @@ struct SessionOptions {
   /// One of the devices that the model is spread over: its part of the weights and the cache. All
   /// devices that split a layer have the same logits and tokens.
   std::optional<DevicePlace> place = {};
-  /// Opens the models that methods name; null: checkpoints by their paths.
-  std::function<Checkpoint(const std::string&)> open = nullptr;
+  OpenModel open = nullptr;  ///< of the models that methods name
 };
-
-/// Checkpoints of the models that methods name, by name.
-using OpenedModels = std::map<std::string, Checkpoint>;
 
 struct Request {
   /// One sequence of token ids for each of the batch: the prompt, or what an encoder-decoder

@@ -162,6 +162,21 @@ std::string verdict(Messenger& m, const std::string& error, const std::string& c
 
 void meet(Messenger& m) { first_error(m, "", ""); }
 
+void add_over_ranks(Messenger& m, std::span<double> numbers) {
+  if (m.rank() > 0) {
+    send_bytes(m, 0, numbers.data(), numbers.size_bytes());
+    return receive_bytes(m, 0, numbers.data(), numbers.size_bytes());
+  }
+  std::vector<double> others(numbers.size());
+  for (std::size_t r = 1; r < m.ranks(); ++r) {
+    receive_bytes(m, r, others.data(), numbers.size_bytes());
+    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] += others[i];
+  }
+  for (std::size_t r = 1; r < m.ranks(); ++r) {
+    send_bytes(m, r, numbers.data(), numbers.size_bytes());
+  }
+}
+
 bool any_of_ranks(Messenger& m, bool own) { return !first_error(m, own ? "is" : "", "").empty(); }
 
 std::string first_error(Messenger& m, const std::string& error, const std::string& common) {

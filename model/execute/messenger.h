@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "model/base/error.h"
@@ -74,6 +75,8 @@ std::string receive_text(Messenger& m, std::size_t from);
 
 /// Returns when all ranks have called it.
 void meet(Messenger& m);
+/// The sums over all ranks, in the ranks' order, on every rank alike.
+void add_over_ranks(Messenger& m, std::span<double> numbers);
 /// Whether it is true of any rank.
 bool any_of_ranks(Messenger& m, bool own);
 

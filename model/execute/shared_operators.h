@@ -819,8 +819,7 @@ class CollectiveRun {
       : x_(x),
         op_(op),
         width_(x.in_shape(0).back()),
-        rows_(width_ > 0 ? x.in_shape(0).sequence_elements() / width_ : 0),
-        all_rows_(rows_ * x.in_shape(0)[0]) {}
+        rows_(width_ > 0 ? x.in_shape(0).elements() / width_ : 0) {}
 
   void run() {
     KVCAST_ASSERT(!op_.of_rows && op_.kind != CollectiveKind::AllToAll);  // sessions refuse it
@@ -838,10 +837,12 @@ class CollectiveRun {
 
   Numbers columns(const MemberPart& p) {
     Numbers numbers;
-    numbers.reserve(all_rows_ * p.size);
-    for (std::size_t r = 0; r < all_rows_; ++r) {
+    numbers.reserve(rows_ * p.size);
+    const std::size_t sequence = x_.in_shape(0).sequence_elements();
+    for (std::size_t r = 0; r < rows_; ++r) {
       for (std::size_t c = p.first; c < p.first + p.size; ++c) {
-        numbers.push_back(number_of(x_.value(0, r / rows_, r % rows_ * width_ + c)));
+        const std::size_t at = r * width_ + c;
+        numbers.push_back(number_of(x_.value(0, at / sequence, at % sequence)));
       }
     }
     return numbers;
@@ -850,7 +851,7 @@ class CollectiveRun {
   /// Of this member's columns, over all members in their order.
   Numbers sum() {
     const std::size_t members = op_.group.size;
-    const std::size_t own = all_rows_ * part(op_.member).size;
+    const std::size_t own = rows_ * part(op_.member).size;
     std::vector<Numbers> parts(members);
     std::vector<std::span<const N>> to;
     std::vector<Numbers> from(members);
@@ -876,7 +877,7 @@ class CollectiveRun {
     const std::vector<std::span<const N>> to(members, own);
     std::vector<Numbers> from(members);
     for (std::size_t i = 0; i < members; ++i) {
-      if (i != op_.member) from[i].resize(all_rows_ * part_of(i).size);
+      if (i != op_.member) from[i].resize(rows_ * part_of(i).size);
     }
     exchange_numbers<N>(x_.call, op_.group, op_.member, to, from);
     for (std::size_t i = 0; i < members; ++i) put(part_of(i), i == op_.member ? own : from[i]);
@@ -885,17 +886,17 @@ class CollectiveRun {
   /// These columns of the output.
   void put(const MemberPart& p, const Numbers& numbers) {
     const std::size_t width = x_.out_shape().back();
+    const std::size_t sequence = x_.out_shape().sequence_elements();
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      const std::size_t r = i / p.size;
-      x_.put(r / rows_, r % rows_ * width + p.first + i % p.size, Number{numbers[i]});
+      const std::size_t at = i / p.size * width + p.first + i % p.size;
+      x_.put(at / sequence, at % sequence, Number{numbers[i]});
     }
   }
 
   X& x_;
   const Collective& op_;
   std::size_t width_;
-  std::size_t rows_;  ///< of a sequence
-  std::size_t all_rows_;
+  std::size_t rows_;  ///< of all sequences
 };
 
 template <typename X>

@@ -1,3 +1,5 @@
+#include "model/methods/kvp.h"
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -12,7 +14,6 @@
 #include "model/base/json_file.h"
 #include "model/config/kv_predictor.h"
 #include "model/config/layer_pruning.h"
-#include "model/methods/method.h"
 #include "model/methods/prompt_scores.h"
 
 namespace kvcast {
@@ -35,23 +36,6 @@ Architecture find_auxiliary(const MethodSpec& spec, const Plan& plan) {
   const auto pruned = pruned_auxiliaries.find(name);
   if (pruned == pruned_auxiliaries.end()) return plan.named_model(name);
   return prune_layers(plan.model, retained_layers(plan.model.num_hidden_layers(), pruned->second));
-}
-
-/// The predictor's map, which must be the one that option `map` names, if it is given.
-LayerMap find_map(const MethodSpec& spec, const Architecture& base, const Architecture& auxiliary) {
-  const bool is_named = !text_option(spec, "map", "").empty();
-  const std::string word = word_option(spec, "map", {"code", "paper"});
-  const std::string predictor = text_option(spec, "predictor", "");
-  LayerMap named;
-  if (predictor.empty() || is_named) named = read_layer_map(word, base, auxiliary);
-  if (predictor.empty()) return named;
-  const std::string place = (std::filesystem::path(predictor) / "config.json").string();
-  const PredictorConfig config = read_predictor_config(read_json_file(place), place);
-  check_predictor(config, predictor, base, auxiliary);
-  if (is_named && named != config.map) {
-    throw Error(predictor, "a predictor fitted with another layer map", "map=" + word);
-  }
-  return config.map;
 }
 
 /// The input of a pass over the auxiliary and the linear maps.
@@ -159,7 +143,7 @@ void apply(const MethodSpec& spec, Plan& plan) {
   const Architecture base = plan.model;
   Architecture auxiliary = find_auxiliary(spec, plan);
   check_pair(base, auxiliary);
-  const LayerMap map = find_map(spec, base, auxiliary);
+  const LayerMap map = predictor_map(spec, base, auxiliary);
   const std::string mode = word_option(spec, "mode", {"prompt", "likelihood", "training"});
   const bool likelihood = mode != "prompt";
   // The base reads one token of the prompt: logits of the others are the auxiliary's, as in the
@@ -220,6 +204,23 @@ void apply(const MethodSpec& spec, Plan& plan) {
 }
 
 }  // namespace
+
+LayerMap predictor_map(const MethodSpec& spec, const Architecture& base,
+                       const Architecture& auxiliary) {
+  const bool is_named = !text_option(spec, "map", "").empty();
+  const std::string word = word_option(spec, "map", {"code", "paper"});
+  const std::string predictor = text_option(spec, "predictor", "");
+  LayerMap named;
+  if (predictor.empty() || is_named) named = read_layer_map(word, base, auxiliary);
+  if (predictor.empty()) return named;
+  const std::string place = (std::filesystem::path(predictor) / "config.json").string();
+  const PredictorConfig config = read_predictor_config(read_json_file(place), place);
+  check_predictor(config, predictor, base, auxiliary);
+  if (is_named && named != config.map) {
+    throw Error(predictor, "a predictor fitted with another layer map", "map=" + word);
+  }
+  return config.map;
+}
 
 /// KV Prediction: the base's cache of all tokens but the last comes from an auxiliary model that
 /// reads them. Where a method has chosen the prompt's tokens, those are all there are: the

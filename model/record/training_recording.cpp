@@ -6,8 +6,8 @@
 
 #include "model/base/error.h"
 #include "model/base/wide_dtype.h"
-#include "model/config/kv_predictor.h"
 #include "model/graph/work.h"
+#include "model/methods/kvp.h"
 
 namespace kvcast {
 namespace {
@@ -226,7 +226,7 @@ Graph record_update(const Graph& pass, const TrainingOptions& options) {
   for (const TensorInfo& t : gradients_of(pass)) {
     TensorId gradient = graph.add_tensor(t);
     if (options.replicas.size > 1) {
-      const Collective sum{CollectiveKind::AllReduce, options.replicas, 0};
+      const Collective sum{CollectiveKind::AllReduce, options.replicas, options.replica};
       gradient = add_update(graph, sum, "sum_gradients", {gradient}, {t}).front();
     }
     gradients.push_back(gradient);
@@ -297,6 +297,14 @@ TrainingRecording record_training(const Architecture& configured,
     };
   }
   recording.model = plan.model;
+  recording.helper_models = plan.helper_models;
+  if (predicts) {
+    const Architecture& auxiliary = plan.helper_models.front().architecture;
+    const auto kvp = std::find_if(methods.begin(), methods.end(),
+                                  [](const MethodSpec& m) { return m.name == "kvp"; });
+    recording.predictor = {predictor_side(plan.model), predictor_side(auxiliary),
+                           predictor_map(*kvp, plan.model, auxiliary)};
+  }
   const Graph forward = record_forward(plan, lowering, options);
   GradientOptions gradient{chosen.trains, options.recompute, false,
                            options.gradients.value_or(lowering.weights.main)};

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/config/kv_predictor.h"
 #include "model/gradient/gradient.h"
 #include "model/record/recording.h"
 
@@ -30,6 +31,7 @@ struct TrainingOptions {
   double consistency_loss = 1;
   /// Of each micro-batch's gradient; the group sums it. Size 1: one device.
   RankGroup replicas = {};
+  std::uint64_t replica = 0;  ///< this device's place among them
   FindModel find_model = {};  ///< of models that methods name
   /// Null: all; of KV Prediction the auxiliary and the predictor.
   std::function<bool(const std::string& weight)> trains = nullptr;
@@ -38,6 +40,8 @@ struct TrainingOptions {
 /// Symbols: `batch` sequences of a micro-batch, `prompt_len` tokens of each.
 struct TrainingRecording {
   Architecture model;  ///< in the shape that the methods gave it
+  std::vector<HelperModel> helper_models;
+  std::optional<PredictorConfig> predictor;  ///< KV Prediction's linear maps
   Symbols symbols;
   TrainingPass first;  ///< of the step: gradients start at 0
   TrainingPass next;   ///< the others, whose gradients are added

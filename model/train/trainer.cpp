@@ -4,7 +4,10 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <list>
 #include <map>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,6 +16,7 @@
 #include "model/base/error.h"
 #include "model/base/json_file.h"
 #include "model/convert/stored_form.h"
+#include "model/execute/messenger.h"
 #include "model/io/files/atomic_file.h"
 #include "model/io/tensors/mapped_file.h"
 #include "model/io/tensors/stored_tensor.h"
@@ -24,11 +28,15 @@ namespace {
 constexpr const char* states_file = "optimizer.safetensors";
 constexpr const char* progress_file = "training.json";
 
-TrainingOptions options_of(const TrainSettings& s) {
+TrainingOptions options_of(const TrainSettings& s, const Architecture& base) {
   TrainingOptions options;
   options.recompute = s.recompute;
   options.z_loss = s.z_loss;
   options.optimizer.weight_decay = s.weight_decay;
+  options.base_loss = s.base_loss;
+  options.auxiliary_loss = s.auxiliary_loss;
+  options.consistency_loss =
+      s.consistency_loss.value_or(1 / static_cast<double>(base.num_hidden_layers()));
   return options;
 }
 
@@ -44,54 +52,123 @@ std::vector<float> tokens_of(const std::vector<std::span<const TokenId>>& window
   return tokens;
 }
 
+std::vector<TensorId> losses_of(const Graph& pass) {
+  std::vector<TensorId> losses;
+  for (const TensorId id : pass.outputs()) {
+    if (pass.tensor(id).storage == Storage::Activations) losses.push_back(id);
+  }
+  return losses;
+}
+
+/// The losses of a model's layers, "key_consistency.3", are one part.
+std::string part_name(const Graph& pass, TensorId loss) {
+  const std::string& name = pass.tensor(loss).name;
+  return name.substr(0, name.find('.'));
+}
+
+std::vector<std::uint64_t> shape_of(const TensorInfo& info) {
+  std::vector<std::uint64_t> shape;
+  for (const Count& extent : info.shape) shape.push_back(extent.constant());
+  return shape;
+}
+
 /// The states as the file has them, in the store's order.
 std::vector<TensorToWrite> states_of(const execute::TrainingStore& store) {
   std::vector<TensorToWrite> tensors;
   for (const auto& [key, tensor] : store.tensors()) {
     if (key.first != Storage::OptimizerStates) continue;
-    TensorToWrite t{key.second, {}, tensor.numbers<float>(), DType::FP32};
-    for (const Count& extent : tensor.info.shape) t.shape.push_back(extent.constant());
-    tensors.push_back(std::move(t));
+    tensors.push_back({key.second, shape_of(tensor.info), tensor.numbers<float>(), DType::FP32});
   }
   return tensors;
 }
 
 }  // namespace
 
-Trainer::Trainer(const Checkpoint& checkpoint, const std::vector<MethodSpec>& methods,
-                 const TrainSettings& settings)
-    : settings_(settings),
-      recording_(record_training(checkpoint.architecture(), methods, settings.lowering,
-                                 options_of(settings))) {
-  TrainingOptions without_gradients;
-  without_gradients.trains = [](const std::string&) { return false; };
-  evaluation_ =
-      record_training(checkpoint.architecture(), methods, settings.lowering, without_gradients);
+Trainer::Trainer(const Checkpoint& base, const std::vector<MethodSpec>& methods,
+                 const TrainSettings& settings, execute::Messenger* messenger)
+    : base_(base), settings_(settings), messenger_(messenger) {
+  const Architecture& a = base.architecture();
+  TrainingOptions options = options_of(settings, a);
+  options.replicas = {.size = ranks()};
+  options.replica = rank();
+  options.find_model = [&](const std::string& name) {
+    return execute::open_model(name, nullptr, opened_).architecture();
+  };
+  recording_ = record_training(a, methods, settings.lowering, options);
+  options.z_loss = 0;
+  options.trains = [](const std::string&) { return false; };
+  evaluation_ = record_training(a, methods, settings.lowering, options);
   const std::vector<const Graph*> graphs{&recording_.first.graph, &recording_.next.graph,
                                          &recording_.update, &evaluation_.first.graph};
   store_ = std::make_unique<execute::TrainingStore>(
-      std::vector<execute::ModelWeights>{{"", &checkpoint}}, graphs);
-  first_.emplace(recording_.first.graph, *store_, execute::Loops::Fast);
-  next_.emplace(recording_.next.graph, *store_, execute::Loops::Fast);
+      execute::find_weights(base, recording_.helper_models, opened_, settings.seed), graphs);
+  std::set<std::string> parts;
+  for (const TensorId id : losses_of(recording_.first.graph)) {
+    parts.insert(part_name(recording_.first.graph, id));
+  }
+  loss_parts_.assign(parts.begin(), parts.end());
+  first_.emplace(run_pass_of(recording_, recording_.first.graph));
+  next_.emplace(run_pass_of(recording_, recording_.next.graph));
+  evaluate_.emplace(run_pass_of(evaluation_, evaluation_.first.graph));
+  if (loss_parts_.size() == 1) loss_parts_.clear();
   update_.emplace(recording_.update, *store_, execute::Loops::Fast);
-  evaluate_.emplace(evaluation_.first.graph, *store_, execute::Loops::Fast);
 }
 
-double Trainer::run_pass(const TrainingRecording& recording, const execute::Executor& executor,
-                         const std::vector<std::span<const TokenId>>& windows, double share) {
+Trainer::RunPass Trainer::run_pass_of(const TrainingRecording& recording, const Graph& graph) {
+  RunPass pass{recording, execute::Executor(graph, *store_, execute::Loops::Fast), {}};
+  for (const TensorId id : losses_of(graph)) {
+    const auto part = std::find(loss_parts_.begin(), loss_parts_.end(), part_name(graph, id));
+    const Op& op = graph.node(*graph.tensor(id).producer).op;
+    const auto* error = std::get_if<MeanAbsoluteError>(&op);
+    pass.results.push_back({static_cast<std::size_t>(part - loss_parts_.begin()),
+                            error != nullptr ? error->weight : std::get<CrossEntropy>(op).weight});
+  }
+  return pass;
+}
+
+std::uint64_t Trainer::rank() const { return messenger_ != nullptr ? messenger_->rank() : 0; }
+std::uint64_t Trainer::ranks() const { return messenger_ != nullptr ? messenger_->ranks() : 1; }
+
+const Checkpoint& Trainer::trained() const {
+  return recording_.predictor ? opened_.at(recording_.helper_models.front().name) : base_;
+}
+
+void Trainer::add_losses(const RunPass& pass, const std::vector<std::span<const TokenId>>& windows,
+                         double share, Loss& loss) {
   const std::size_t tokens = windows.front().size() - 1;
+  const TrainingRecording& recording = pass.recording;
   const SymbolValues values = recording.symbols.resolve({windows.size(), tokens, tokens});
   const std::vector<float> ids = tokens_of(windows, 0);
   const std::vector<float> targets = tokens_of(windows, 1);
   const std::array<float, 1> target_share{static_cast<float>(share)};
-  std::vector<float> positions(tokens);
-  const std::uint64_t offset = recording.model.decoder.position_offset;
-  for (std::size_t i = 0; i < tokens; ++i) positions[i] = static_cast<float>(offset + i);
-  const execute::Inputs inputs{{"tokens", ids},
-                               {"positions", positions},
-                               {std::string(targets_name), targets},
-                               {std::string(target_share_name), target_share}};
-  return executor.run(values, inputs, cache_, arena_).data[0];
+  execute::Inputs inputs{{std::string(targets_name), targets},
+                         {std::string(target_share_name), target_share}};
+  std::list<std::vector<float>> positions;
+  const auto add_model = [&](const std::string& prefix, const Architecture& a) {
+    std::vector<float>& p = positions.emplace_back(tokens);
+    std::iota(p.begin(), p.end(), static_cast<float>(a.decoder.position_offset));
+    inputs[prefix + "tokens"] = ids;
+    inputs[prefix + "positions"] = p;
+  };
+  add_model("", recording.model);
+  for (const HelperModel& helper : recording.helper_models) {
+    add_model(helper.prefix, helper.architecture);
+  }
+  const execute::Output out = pass.executor.run(values, inputs, cache_, arena_);
+  loss.parts.resize(std::max<std::size_t>(1, loss_parts_.size()));
+  for (std::size_t i = 0; i < pass.results.size(); ++i) {
+    const RunPass::Part& part = pass.results[i];
+    loss.sum += out.data[i];
+    loss.parts[part.index] += out.data[i] / part.weight;
+  }
+}
+
+void Trainer::add_ranks(Loss& loss) const {
+  if (messenger_ != nullptr) {
+    execute::add_over_ranks(*messenger_, {&loss.sum, 1});
+    execute::add_over_ranks(*messenger_, loss.parts);
+  }
+  if (loss_parts_.empty()) loss.parts.clear();
 }
 
 StepReport Trainer::step(TokenWindows& text) {
@@ -99,22 +176,25 @@ StepReport Trainer::step(TokenWindows& text) {
   report.step = steps_done_ + 1;
   report.learning_rate = settings_.rate.at(steps_done_);
   const double share = 1 / static_cast<double>(settings_.batch * text.seq_len());
-  std::uint64_t drawn = steps_done_ * settings_.batch;
+  const std::uint64_t begin = settings_.batch * rank() / ranks();
+  const std::uint64_t count = settings_.batch * (rank() + 1) / ranks() - begin;
+  std::uint64_t drawn = steps_done_ * settings_.batch + begin;
   for (std::uint64_t m = 0; m < settings_.micro_batches; ++m) {
-    const std::uint64_t end = settings_.batch * (m + 1) / settings_.micro_batches;
+    const std::uint64_t end = count * (m + 1) / settings_.micro_batches;
     std::vector<std::span<const TokenId>> windows;
-    for (std::uint64_t i = settings_.batch * m / settings_.micro_batches; i < end; ++i) {
+    for (std::uint64_t i = count * m / settings_.micro_batches; i < end; ++i) {
       windows.push_back(text.drawn(drawn++));
     }
-    report.loss += run_pass(recording_, m == 0 ? *first_ : *next_, windows, share);
+    add_losses(m == 0 ? *first_ : *next_, windows, share, report.loss);
   }
-  if (!std::isfinite(report.loss)) {
+  add_ranks(report.loss);
+  if (!std::isfinite(report.loss.sum)) {
     throw Error(fmt::format("step {}: the loss is {}; expected a finite number, such as with a "
                             "lower learning rate",
-                            report.step, report.loss),
+                            report.step, report.loss.sum),
                 Fault::Run);
   }
-  const AdamW adamw = options_of(settings_).optimizer;
+  const AdamW adamw;
   const auto t = static_cast<double>(report.step);
   const std::array<float, 4> settings{
       static_cast<float>(report.learning_rate),
@@ -122,8 +202,10 @@ StepReport Trainer::step(TokenWindows& text) {
       static_cast<float>(1 / (1 - std::pow(adamw.beta2, t))),
       settings_.clip > 0 ? static_cast<float>(settings_.clip) : std::numeric_limits<float>::max()};
   const SymbolValues none = recording_.symbols.resolve({1, 1, 1});
-  report.gradient_norm =
-      update_->run(none, {{std::string(optimizer_name), settings}}, cache_, arena_).data[0];
+  report.gradient_norm = update_
+                             ->run(none, {{std::string(optimizer_name), settings}}, cache_, arena_,
+                                   nullptr, messenger_)
+                             .data[0];
   if (!std::isfinite(report.gradient_norm)) {
     throw Error(fmt::format("step {}: the gradient of {} is not finite; expected finite numbers, "
                             "such as with a lower learning rate",
@@ -145,32 +227,38 @@ std::string Trainer::gradient_to_blame() const {
   return "all weights, whose squares add up beyond fp32,";
 }
 
-double Trainer::loss_of(const TokenWindows& text) {
-  double sum = 0;
-  const std::size_t at_once = std::max<std::size_t>(
-      1, settings_.batch / std::max<std::uint64_t>(1, settings_.micro_batches));
-  for (std::size_t i = 0; i < text.size(); i += at_once) {
+Loss Trainer::loss_of(const TokenWindows& text) {
+  Loss loss;
+  loss.parts.resize(std::max<std::size_t>(1, loss_parts_.size()));
+  const std::size_t at_once =
+      std::max<std::size_t>(1, settings_.batch / (settings_.micro_batches * ranks()));
+  const double share = 1 / static_cast<double>(text.size() * text.seq_len());
+  for (std::size_t i = rank() * at_once; i < text.size(); i += at_once * ranks()) {
     std::vector<std::span<const TokenId>> windows;
     for (std::size_t j = i; j < std::min(text.size(), i + at_once); ++j) {
       windows.push_back(text.window(j));
     }
-    const double share = 1 / static_cast<double>(windows.size() * text.seq_len());
-    sum += static_cast<double>(windows.size()) * run_pass(evaluation_, *evaluate_, windows, share);
+    add_losses(*evaluate_, windows, share, loss);
   }
-  return sum / static_cast<double>(text.size());
+  add_ranks(loss);
+  return loss;
 }
 
 void Trainer::save(const fs::path& folder, const nlohmann::json& config, const fs::path& tokenizer,
                    nlohmann::json progress) const {
-  const Recording recording = record(recording_.model, {}, settings_.lowering);
-  const std::vector<StoredForm> forms = stored_forms(recording_.model, recording, DType::FP32);
+  const HelperModel* const helper =
+      recording_.predictor ? &recording_.helper_models.front() : nullptr;
+  const Architecture& a = helper != nullptr ? helper->architecture : recording_.model;
+  const std::string prefix = helper != nullptr ? helper->prefix : "";
+  const std::vector<StoredForm> forms =
+      stored_forms(a, record(a, {}, settings_.lowering), DType::FP32);
   std::vector<TensorToWrite> tensors;
   for (const StoredForm& form : forms) tensors.push_back(form.tensor);
   CheckpointWriter writer(folder, config, tensors);
   const WeightRows rows = [&](const std::string& weight, std::size_t first, std::size_t count) {
-    const std::span<const float> numbers = store_->numbers(Storage::Weights, weight);
-    const auto& shape = store_->tensors().at({Storage::Weights, weight}).info.shape;
-    const std::size_t row = numbers.size() / shape.front().constant();
+    const auto& tensor = store_->tensors().at({Storage::Weights, prefix + weight});
+    const std::span<const float> numbers = tensor.numbers<float>();
+    const std::size_t row = numbers.size() / tensor.info.shape.front().constant();
     DenseMatrix m(index(count), index(row));
     for (std::size_t i = 0; i < count * row; ++i) m.data()[i] = numbers[first * row + i];
     return m;
@@ -179,6 +267,7 @@ void Trainer::save(const fs::path& folder, const nlohmann::json& config, const f
   if (!tokenizer.empty()) writer.copy_tokenizer(tokenizer);
   progress["steps"] = steps_done_;
   writer.commit([&](const fs::path& here) {
+    if (recording_.predictor) save_predictor(here / predictor_folder);
     AtomicFile states(here / states_file);
     const std::vector<TensorToWrite> of_optimizer = states_of(*store_);
     states.write(safetensors_header(of_optimizer));
@@ -190,6 +279,22 @@ void Trainer::save(const fs::path& folder, const nlohmann::json& config, const f
     states.commit();
     write_file(here / progress_file, json_text(progress, 2) + "\n");
   });
+}
+
+void Trainer::save_predictor(const fs::path& folder) const {
+  nlohmann::json config = predictor_json(*recording_.predictor);
+  config["dtype"] = std::string(name(DType::FP32));
+  std::vector<TensorToWrite> tensors;
+  for (const auto& [key, tensor] : store_->tensors()) {
+    if (key.first != Storage::Weights || !key.second.starts_with(predictor_prefix)) continue;
+    tensors.push_back({key.second, shape_of(tensor.info), {}, DType::FP32});
+  }
+  CheckpointWriter writer(folder, config, tensors);
+  for (const TensorToWrite& t : tensors) {
+    const std::span<const float> numbers = store_->numbers(Storage::Weights, t.name);
+    writer.write(std::vector<double>(numbers.begin(), numbers.end()));
+  }
+  writer.commit();
 }
 
 void Trainer::restore(const fs::path& folder) {

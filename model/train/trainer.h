@@ -2,7 +2,8 @@
 ///
 /// A step runs the recorded passes of training (model/record/training_recording.h) on real weights.
 /// Everything repeats bit for bit, for any number of threads: also when training is stopped and
-/// resumed from a checkpoint.
+/// resumed from a checkpoint. Ranks read a part of each batch each, and add their gradients in the
+/// ranks' order: the same for the same number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "model/execute/executor.h"
+#include "model/execute/opened_models.h"
 #include "model/execute/training_store.h"
 #include "model/record/training_recording.h"
 #include "model/train/learning_rate.h"
@@ -29,37 +31,57 @@ struct TrainSettings {
   double clip = 1;  ///< norm of the gradient at most; 0: any
   double z_loss = 0;
   double weight_decay = 0.1;
+  /// Of KV Prediction's losses: see TrainingOptions.
+  double base_loss = 1;
+  double auxiliary_loss = 1;
+  std::optional<double> consistency_loss = {};  ///< absent: 1 over the base's layers
+  std::uint64_t seed = 1;                       ///< of linear maps that no folder is named for
   Recompute recompute = Recompute::None;
   Lowering lowering = {Kernels::Fused, Kernels::Fused, DType::FP32, DType::FP32, DType::FP32};
 };
 
+/// In a checkpoint's folder: KV Prediction's linear maps.
+inline constexpr const char* predictor_folder = "predictor";
+
+/// Mean over tokens, in nats.
+struct Loss {
+  double sum = 0;             ///< of the parts with their weights
+  std::vector<double> parts;  ///< without them, as Trainer::loss_parts() names them
+};
+
 struct StepReport {
   std::uint64_t step = 0;  ///< from 1
-  double loss = 0;         ///< mean over the step's tokens, in nats, with the z-loss
+  Loss loss;               ///< with the z-loss
   double gradient_norm = 0;
   double learning_rate = 0;
 };
 
 class Trainer {
  public:
-  /// Reads the weights. Throws Error when the model or the methods do not train, and as
-  /// WeightStore does. The checkpoint must outlive it.
-  Trainer(const Checkpoint& checkpoint, const std::vector<MethodSpec>& methods,
-          const TrainSettings& settings);
+  /// Reads the weights. `messenger`: of the ranks that train together, one of which this is; null:
+  /// one alone. All outlive the trainer. Throws Error when the model or the methods do not train,
+  /// and as WeightStore does.
+  Trainer(const Checkpoint& base, const std::vector<MethodSpec>& methods,
+          const TrainSettings& settings, execute::Messenger* messenger = nullptr);
 
-  /// Reads the next sequences and moves the weights. Throws Error (Fault::Run) with the step, and
-  /// where one is to blame the tensor, when the loss or a gradient is not finite; the trainer is
-  /// then of no more use.
+  /// Reads the next sequences and moves the weights. Throws Error (Fault::Run), on all ranks, with
+  /// the step, and where one is to blame the tensor, when the loss or a gradient is not finite; the
+  /// trainer is then of no more use.
   StepReport step(TokenWindows& text);
-  /// The mean loss over all windows, without the z-loss.
-  double loss_of(const TokenWindows& text);
+  /// Over all windows, without the z-loss.
+  Loss loss_of(const TokenWindows& text);
 
+  /// What the loss is the sum of; empty: of one.
+  const std::vector<std::string>& loss_parts() const { return loss_parts_; }
+  /// The model that is trained: the base, or KV Prediction's auxiliary model.
+  const Checkpoint& trained() const;
   std::uint64_t steps_done() const { return steps_done_; }
   const TrainingRecording& recording() const { return recording_; }
   std::uint64_t store_bytes() const { return store_->bytes(); }
 
-  /// Writes a checkpoint folder: the model in its family's own form, and the optimiser's states and
-  /// `progress` (its "steps" is set) beside it. The folder is there completely or not at all.
+  /// Writes a checkpoint folder: the trained model in its family's own form, KV Prediction's linear
+  /// maps in the folder `predictor` in it, and beside it the optimiser's states and `progress` (its
+  /// "steps" is set). The folder is there completely or not at all.
   void save(const std::filesystem::path& folder, const nlohmann::json& config,
             const std::filesystem::path& tokenizer, nlohmann::json progress) const;
   /// Takes the states of a saved folder, whose weights the trainer's checkpoint has. Throws Error
@@ -67,19 +89,39 @@ class Trainer {
   void restore(const std::filesystem::path& folder);
 
  private:
-  double run_pass(const TrainingRecording& recording, const execute::Executor& executor,
-                  const std::vector<std::span<const TokenId>>& windows, double share);
+  /// A recorded pass and what its results are parts of.
+  struct RunPass {
+    const TrainingRecording& recording;
+    execute::Executor executor;
+    struct Part {
+      std::size_t index;
+      double weight;
+    };
+    std::vector<Part> results;
+  };
+  RunPass run_pass_of(const TrainingRecording& recording, const Graph& graph);
+  void add_losses(const RunPass& pass, const std::vector<std::span<const TokenId>>& windows,
+                  double share, Loss& loss);
+  /// The sum of all ranks' losses.
+  void add_ranks(Loss& loss) const;
+  std::uint64_t rank() const;
+  std::uint64_t ranks() const;
+  void save_predictor(const std::filesystem::path& folder) const;
   /// The first weight whose gradient is not finite.
   std::string gradient_to_blame() const;
 
+  const Checkpoint& base_;
   TrainSettings settings_;
+  execute::Messenger* messenger_;
+  execute::OpenedModels opened_;
   TrainingRecording recording_;
   TrainingRecording evaluation_;  ///< without gradients
+  std::vector<std::string> loss_parts_;
   std::unique_ptr<execute::TrainingStore> store_;
-  std::optional<execute::Executor> first_;
-  std::optional<execute::Executor> next_;
+  std::optional<RunPass> first_;
+  std::optional<RunPass> next_;
+  std::optional<RunPass> evaluate_;
   std::optional<execute::Executor> update_;
-  std::optional<execute::Executor> evaluate_;
   execute::Arena arena_;
   execute::CacheStore cache_;
   std::uint64_t steps_done_ = 0;

@@ -1,6 +1,6 @@
 #!/bin/bash
-# `kvcast run` with kvr and tsp on the processes of an mpirun: the tokens of one process, and one
-# line and no hang when something is wrong.
+# `kvcast run` with kvr and tsp, and `kvcast train`, on the processes of an mpirun: the tokens and
+# losses of one process, and one line and no hang when something is wrong.
 # Usage: run_ranks_test.sh PROGRAM HAS_MPI SOURCE_DIR
 set -u
 program=$1 has_mpi=$2 oracle=$3/tests/oracle
@@ -192,6 +192,24 @@ else
     --method tsp:p=2
   refused 1 "No space left" "${mpi[@]}" 2 "${run[@]}" --quiet --json --method kvr:p=2 \
     --logits /dev/full
+
+  # Training on three ranks: the losses of one process but for rounding, one checkpoint, resumed.
+  printf '\1\2\3\4\5\6\7\10\11\12\13%.0s' $(seq 200) >text.txt
+  train=("$program" train --quiet --model "$oracle/llama_mha" --tokenizer bytes --text text.txt
+    --seq-len 16 --learning-rate 1e-2 --threads 1)
+  "${train[@]}" --batch 5 --steps 6 --save-every 3 --output alone >/dev/null || fail "train"
+  "${mpi[@]}" 3 "${train[@]}" --batch 5 --steps 6 --save-every 3 --output ranks >/dev/null || fail "train on ranks"
+  paste -d, alone/metrics.csv ranks/metrics.csv | awk -F, '
+    NR > 1 { d = $2 / $8 - 1; if (d < 0) d = -d; if (!(d < 1e-4)) exit 1 }
+    END { if (NR != 7) exit 1 }' || fail "losses on ranks: $(cat alone/metrics.csv ranks/metrics.csv)"
+  cp -r ranks again && rm -r again/checkpoint-000006
+  "${mpi[@]}" 3 "${train[@]}" --batch 5 --steps 6 --save-every 3 --output again --resume >/dev/null ||
+    fail "train --resume on ranks"
+  cmp ranks/checkpoint-000006/model.safetensors again/checkpoint-000006/model.safetensors ||
+    fail "training resumed on ranks"
+  refused 2 "at least a sequence for each of 2 ranks" "${mpi[@]}" 2 "${train[@]}" --batch 1 --output new
+  refused 1 "step 1: the gradient of " "${mpi[@]}" 2 "${train[@]}" --batch 4 --z-loss 1e35 --output new
+  refused 2 "a folder with checkpoints" "${mpi[@]}" 2 "${train[@]}" --batch 4 --output ranks
 
   # Rank 1 sees another model, then another prompt, then nothing: its prompt never comes.
   cat >differs.sh <<END

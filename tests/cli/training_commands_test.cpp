@@ -113,5 +113,45 @@ TEST_CASE("train: a checkpoint that kvcast runs, and goes on from") {
       {"was trained with tokens"});
 }
 
+TEST_CASE("train: KV Prediction from a pruned base, from untrained maps, and goes on") {
+  const TestFolder folder;
+  const std::string text = folder.file("text.txt");
+  std::ofstream file(text);
+  for (int i = 0; i < 3000; ++i) file << static_cast<char>(33 + i * i % 27);
+  file.close();
+  const std::string oracle = std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/openelm";
+  const std::string out = folder.file("out");
+  const std::string train = "train --model '" + oracle +
+                            "' --method kvp:auxiliary=lp-0.50 --tokenizer bytes --text '" + text +
+                            "' --validation-text '" + text +
+                            "' --seq-len 32 --batch 4 --learning-rate 1e-2 --consistency-weight 1 "
+                            "--steps 20 --save-every 10 --output '" +
+                            out + "' --json";
+  const json j = run_json(train);
+  const CsvTable metrics = CsvTable::read(out + "/metrics.csv");
+  for (const std::string part :
+       {"base_loss", "auxiliary_loss", "key_consistency", "value_consistency"}) {
+    CAPTURE(part);
+    CHECK(j["loss_parts"].contains(part));
+    CHECK(j["validation_loss_parts"].contains(part));
+    CHECK(metrics[19].number(part) < metrics[0].number(part));
+  }
+  // What inference computes from the folder is what training said of it.
+  std::ofstream(folder.file("ids.json")) << [&] {
+    const std::string bytes = contents(text);
+    json ids;
+    for (std::size_t i = 0; i < 2977; ++i) ids.push_back(static_cast<int>(bytes[i]));
+    return ids.dump();
+  }();
+  const std::string trained = out + "/checkpoint-000020";
+  const json objective = run_json("validate kvp --base '" + oracle + "' --auxiliary '" + trained +
+                                  "' --predictor '" + trained + "/predictor' --text '" +
+                                  folder.file("ids.json") + "' --window 32 --z-loss 0 --json");
+  CHECK(j["validation_loss"].get<double>() ==
+        doctest::Approx(objective["total"].get<double>()).epsilon(1e-5));
+  std::filesystem::remove_all(trained);
+  CHECK(run_json(train + " --resume")["loss"] == j["loss"]);
+}
+
 }  // namespace
 }  // namespace kvcast::cli

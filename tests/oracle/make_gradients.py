@@ -3,7 +3,9 @@
 
 For each case gradients/NAME.safetensors has the gradient of every stored tensor under its own name,
 `loss` (the mean over all next tokens of the prompts in expected.json, with a z-loss of `z`), and
-for some cases the losses and weights of five steps of AdamW on that batch.
+for some cases the losses and weights of five steps of AdamW on that batch. The case kvp is KV
+Prediction's objective on the pair that make_kvp.py has made, with CONSISTENCY as the weight of the
+difference of keys and values: gradients of the auxiliary model and of the linear maps.
 
 Usage: make_gradients.py [NAME ...]      (none: all cases)
 """
@@ -12,6 +14,7 @@ import json
 import pathlib
 import sys
 
+import make_kvp
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -21,15 +24,19 @@ CASES = """cohere_qk_norm exaone4 falcon_7b gemma2 gpt2 gpt_neox granite llama_b
 llama_gqa_llama3_rope nemotron olmo2 opt phi phi3_longrope qwen3 stablelm""".split()
 STEPPED = ["gpt2", "llama_gqa_llama3_rope"]
 Z = 1e-3
+CONSISTENCY = 0.5
 # Steps of AdamW: rate, decay (not of vectors), clipping norm.
 RATE, DECAY, CLIP, STEPS = 1e-2, 0.1, 0.5, 5
 
 
-def loss_of(model, prompts):
-    logits = model(prompts[:, :-1], use_cache=False).logits
+def cross_entropy(logits, targets):
     lse = torch.logsumexp(logits, -1)
-    picked = logits.gather(-1, prompts[:, 1:, None])[..., 0]
+    picked = logits.gather(-1, targets[..., None])[..., 0]
     return (lse - picked + Z * lse**2).mean()
+
+
+def loss_of(model, prompts):
+    return cross_entropy(model(prompts[:, :-1], use_cache=False).logits, prompts[:, 1:])
 
 
 def stored_gradients(folder, model):
@@ -82,5 +89,31 @@ def write(name):
     print(f"{name}: loss {loss.item():.6f}, {len(tensors)} tensors")
 
 
-for case in sys.argv[1:] or CASES:
-    write(case)
+def write_kvp():
+    text = torch.tensor(json.loads((HERE / "kvp" / "results.json").read_text())["text"])
+    prompt, targets = text[:-1], text[1:]
+    config = json.loads((HERE / "openelm" / "config.json").read_text())
+    base = make_kvp.Model(config, load_file(HERE / "openelm" / "model.safetensors"))
+    trained = load_file(HERE / "kvp" / "auxiliary" / "model.safetensors")
+    maps = load_file(HERE / "kvp" / "predictor" / "model.safetensors")
+    auxiliary = make_kvp.Model(make_kvp.AUXILIARY, trained)
+    maps = {name: t.double() for name, t in maps.items()}
+    leaves = auxiliary.w | maps
+    for t in leaves.values():
+        t.requires_grad_()
+    auxiliary_logits, raw = auxiliary.run(prompt, 0)
+    given = make_kvp.predicted(base, maps, raw)
+    loss = cross_entropy(auxiliary_logits, targets)
+    loss = loss + cross_entropy(base.run(prompt, 0, given=given)[0], targets)
+    for i, (k, v) in enumerate(base.run(prompt, 0)[1]):
+        for ours, target in zip(given[i], (make_kvp.rms(k, base.layer(i, "attn.k_norm")), v)):
+            loss = loss + CONSISTENCY * (ours - target.detach()).abs().mean()
+    loss.backward()
+    tensors = {name: t.grad.to(torch.float32).contiguous() for name, t in leaves.items()}
+    tensors["loss"] = torch.tensor([loss.item()], dtype=torch.float64)
+    save_file(tensors, HERE / "gradients" / "kvp.safetensors")
+    print(f"kvp: loss {loss.item():.6f}, {len(tensors)} tensors")
+
+
+for case in sys.argv[1:] or CASES + ["kvp"]:
+    write_kvp() if case == "kvp" else write(case)

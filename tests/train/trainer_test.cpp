@@ -7,14 +7,19 @@
 #include <limits>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
+#include "model/convert/conversion_source.h"
+#include "model/convert/kvp_fit.h"
+#include "model/convert/kvp_objective.h"
 #include "model/execute/generate.h"
 #include "model/execute/machine_probe.h"
+#include "model/execute/messenger.h"
 #include "model/families/config_reader.h"
 #include "tests/test_folder.h"
 
@@ -60,7 +65,7 @@ TrainSettings short_run(std::uint64_t steps) {
 
 std::vector<double> losses_of(Trainer& trainer, TokenWindows& text, std::uint64_t steps) {
   std::vector<double> losses;
-  for (std::uint64_t i = 0; i < steps; ++i) losses.push_back(trainer.step(text).loss);
+  for (std::uint64_t i = 0; i < steps; ++i) losses.push_back(trainer.step(text).loss.sum);
   return losses;
 }
 
@@ -98,11 +103,11 @@ TEST_CASE("trainer: one batch is learned by heart") {
   const Checkpoint model = tiny_model();
   TokenWindows text = text_of(65, 16);
   Trainer trainer(model, {}, short_run(200));
-  const double before = trainer.loss_of(text);
+  const double before = trainer.loss_of(text).sum;
   CHECK(before > std::log(61) - 0.3);  // knows nothing
   const std::vector<double> losses = losses_of(trainer, text, 200);
   CHECK(losses.back() < 0.05);
-  CHECK(trainer.loss_of(text) < 0.05);
+  CHECK(trainer.loss_of(text).sum < 0.05);
 }
 
 TEST_CASE("trainer: an epoch reads every window once") {
@@ -114,7 +119,7 @@ TEST_CASE("trainer: an epoch reads every window once") {
   Trainer trainer(model, {}, s);
   double sum = 0;
   for (const double loss : losses_of(trainer, text, 6)) sum += loss;
-  CHECK(sum / 6 == doctest::Approx(trainer.loss_of(text)).epsilon(1e-6));
+  CHECK(sum / 6 == doctest::Approx(trainer.loss_of(text).sum).epsilon(1e-6));
 }
 
 TEST_CASE("trainer: the same for any number of threads") {
@@ -168,7 +173,7 @@ TEST_CASE("trainer: resumed training goes on bit for bit, from a checkpoint that
 
   // The folder is an ordinary checkpoint: its logits give the loss that the trainer has.
   Trainer third(saved, {}, short_run(8));
-  const double loss = third.loss_of(text);
+  const double loss = third.loss_of(text).sum;
   const execute::Session session(saved, {.logits = Logits::All});
   double sum = 0;
   for (std::size_t w = 0; w < text.size(); ++w) {
@@ -207,4 +212,99 @@ TEST_CASE("trainer: a loss or a gradient that is not finite ends the training") 
   // A loss of about 1e36, whose gradient's squares are beyond fp32.
   const std::string gradient = message(1e-3, 1e35);
   CHECK(gradient.find("step 1: the gradient of ") == 0);
+}
+
+TEST_CASE("trainer: ranks train as one process does, alike to the last bit") {
+  const Checkpoint model = tiny_model();
+  TokenWindows text = text_of(400, 16);
+  TrainSettings settings = short_run(5);
+  settings.micro_batches = 2;
+  Trainer alone(model, {}, short_run(5));
+  const std::vector<double> expected = losses_of(alone, text, 5);
+  const double validation = alone.loss_of(text).sum;
+  for (const std::size_t ranks : {std::size_t{2}, std::size_t{1}}) {
+    execute::Mailboxes mailboxes(ranks, 60);
+    std::vector<std::vector<double>> losses(ranks);
+    std::vector<double> validations(ranks);
+    std::vector<std::jthread> threads;
+    for (std::size_t r = 0; r < ranks; ++r) {
+      threads.emplace_back([&, r] {
+        const auto messenger = mailboxes.messenger(r);
+        TokenWindows own = text_of(400, 16);
+        Trainer trainer(model, {}, settings, messenger.get());
+        losses[r] = losses_of(trainer, own, 5);
+        validations[r] = trainer.loss_of(own).sum;
+      });
+    }
+    threads.clear();
+    for (std::size_t i = 0; i < 5; ++i) {
+      CHECK(losses[0][i] == doctest::Approx(expected[i]).epsilon(1e-4));
+    }
+    CHECK(losses.front() == losses.back());
+    CHECK(validations.front() == validations.back());
+    CHECK(validations[0] == doctest::Approx(validation).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("trainer: KV Prediction trains the auxiliary model and the maps, and resumes") {
+  const TestFolder folder;
+  const fs::path oracle = KVCAST_SOURCE_DIR "/tests/oracle";
+  const Checkpoint base(oracle / "openelm");
+  const Checkpoint auxiliary(oracle / "kvp" / "auxiliary");
+  const auto kvp = [](const fs::path& model, const fs::path& predictor) {
+    return std::vector<MethodSpec>{
+        {"kvp", {{"auxiliary", model.string()}, {"predictor", predictor.string()}}}};
+  };
+  const auto given = kvp(oracle / "kvp" / "auxiliary", oracle / "kvp" / "predictor");
+  TrainSettings settings = short_run(6);
+  settings.consistency_loss = 0.25;
+  settings.z_loss = 1e-4;
+  TokenWindows text = text_of(400, 16);
+  std::vector<TokenId> ids;
+  for (std::size_t w = 0; w < text.size(); ++w) {
+    ids.insert(ids.end(), text.window(w).begin(), text.window(w).end() - 1);
+  }
+  ids.push_back(text.window(text.size() - 1).back());
+
+  Trainer whole(base, given, settings);
+  // The objective, as the passes of inference compute it.
+  const KvpObjective before =
+      kvp_objective(base, auxiliary, given[0].options[0].second, given[0].options[1].second, ids,
+                    16, {.consistency = 0.25, .z_loss = 0});
+  const Loss start = whole.loss_of(text);
+  CHECK(start.sum == doctest::Approx(before.total).epsilon(1e-6));
+  using Names = std::vector<std::string>;
+  REQUIRE(whole.loss_parts() ==
+          Names{"auxiliary_loss", "base_loss", "key_consistency", "value_consistency"});
+  CHECK(start.parts[0] == doctest::Approx(before.auxiliary.cross_entropy).epsilon(1e-6));
+  CHECK(start.parts[1] == doctest::Approx(before.base.cross_entropy).epsilon(1e-6));
+  CHECK(start.parts[2] + start.parts[3] == doctest::Approx(before.consistency).epsilon(1e-6));
+
+  const std::vector<double> expected = losses_of(whole, text, 6);
+  CHECK(whole.loss_of(text).sum < start.sum);
+  TokenWindows again = text_of(400, 16);
+  {
+    Trainer first(base, given, settings);
+    losses_of(first, again, 2);
+    first.save(folder / "saved", source_config(first.trained(), DType::FP32), {}, {});
+  }
+  Trainer second(base, kvp(folder / "saved", folder / "saved" / predictor_folder), settings);
+  second.restore(folder / "saved");
+  CHECK(losses_of(second, again, 4) == std::vector<double>(expected.begin() + 2, expected.end()));
+}
+
+TEST_CASE("trainer: an auxiliary model that is the base, with maps that change nothing") {
+  const TestFolder folder;
+  const fs::path path = fs::path(KVCAST_SOURCE_DIR) / "tests/oracle/openelm";
+  const Checkpoint base(path);
+  write_identity_predictor(base, base, folder / "same", {.map = {0, 1, 2}});
+  TokenWindows text = text_of(400, 16);
+  Trainer trainer(base, {{"kvp", {{"auxiliary", path}, {"predictor", folder / "same"}}}},
+                  short_run(1));
+  const Loss loss = trainer.loss_of(text);
+  Trainer plain(base, {}, short_run(1));
+  CHECK(loss.parts[0] == doctest::Approx(plain.loss_of(text).sum).epsilon(1e-7));
+  CHECK(loss.parts[1] == doctest::Approx(loss.parts[0]).epsilon(1e-7));
+  CHECK(loss.parts[2] == 0);
+  CHECK(loss.parts[3] == 0);
 }

@@ -1,0 +1,281 @@
+#include "cli/train/training_job.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "cli/frame/request_options.h"
+#include "cli/frame/result.h"
+#include "cli/run/pair_text.h"
+#include "cli/run/run_inputs.h"
+#include "cli/train/training_log.h"
+#include "model/base/json_file.h"
+#include "model/base/quantity.h"
+#include "model/convert/conversion_source.h"
+#include "model/convert/prune_conversion.h"
+#include "model/execute/machine_probe.h"
+#include "model/io/files/number_text.h"
+
+namespace kvcast::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using train::TextEncoder;
+using train::TokenWindows;
+using train::Trainer;
+using train::TrainSettings;
+
+double parse_share(const std::string& text, const char* flag) {
+  return parse_flag(flag, text, [&](const std::string& t) {
+    double value = 0;
+    if (!parse_number(t, value) || !(value >= 0)) {
+      throw Error("got '" + t + "', expected a number of at least 0");
+    }
+    return value;
+  });
+}
+
+TrainSettings parse_settings(const TrainOptions& o, std::uint64_t ranks) {
+  TrainSettings s;
+  s.batch = parse_token_count(o.batch, "--batch");
+  s.micro_batches = parse_token_count(o.micro_batches, "--micro-batches");
+  if (s.batch < ranks) {
+    throw Error("--batch", o.batch, fmt::format("at least a sequence for each of {} ranks", ranks));
+  }
+  if (s.micro_batches > s.batch / ranks) {
+    throw Error("--micro-batches", o.micro_batches,
+                "at most the batch of " + std::to_string(s.batch / ranks) +
+                    (ranks > 1 ? " that each rank has" : ""));
+  }
+  s.rate.steps = parse_token_count(o.steps, "--steps");
+  s.rate.peak = parse_share(o.learning_rate, "--learning-rate");
+  if (s.rate.peak == 0) throw Error("--learning-rate", "0", "a number above 0");
+  s.rate.last = o.last_learning_rate.empty()
+                    ? s.rate.peak / 10
+                    : parse_share(o.last_learning_rate, "--last-learning-rate");
+  s.rate.warmup_steps = o.warmup.empty()
+                            ? s.rate.steps / 10
+                            : static_cast<std::uint64_t>(parse_share(o.warmup, "--warmup"));
+  if (s.rate.warmup_steps > s.rate.steps) {
+    throw Error("--warmup", o.warmup, "at most the " + o.steps + " steps");
+  }
+  s.weight_decay = parse_share(o.weight_decay, "--weight-decay");
+  s.clip = parse_share(o.clip, "--clip");
+  s.z_loss = parse_share(o.z_loss, "--z-loss");
+  s.base_loss = parse_share(o.base_weight, "--base-weight");
+  s.auxiliary_loss = parse_share(o.auxiliary_weight, "--auxiliary-weight");
+  if (!o.consistency_weight.empty()) {
+    s.consistency_loss = parse_share(o.consistency_weight, "--consistency-weight");
+  }
+  s.recompute = parse_flag("--recompute", o.recompute, parse_recompute);
+  s.seed = parse_token_count(o.seed, "--seed");
+  return s;
+}
+
+bool has_kvp(const std::vector<MethodSpec>& methods) {
+  return std::any_of(methods.begin(), methods.end(),
+                     [](const MethodSpec& m) { return m.name == "kvp"; });
+}
+
+/// What a resumed training must have in common with its beginning.
+ordered_json settings_json(const TrainOptions& o) {
+  return {{"model", o.model},
+          {"method", o.method},
+          {"semantics", o.semantics},
+          {"text", o.text},
+          {"tokenizer", o.tokenizer},
+          {"seq_len", o.seq_len},
+          {"seed", o.seed},
+          {"steps", o.steps},
+          {"batch", o.batch},
+          {"micro_batches", o.micro_batches},
+          {"learning_rate", o.learning_rate},
+          {"last_learning_rate", o.last_learning_rate},
+          {"warmup", o.warmup},
+          {"weight_decay", o.weight_decay},
+          {"clip", o.clip},
+          {"z_loss", o.z_loss},
+          {"base_weight", o.base_weight},
+          {"auxiliary_weight", o.auxiliary_weight},
+          {"consistency_weight", o.consistency_weight}};
+}
+
+/// The last complete checkpoint in the output folder.
+std::optional<fs::path> last_checkpoint(const fs::path& output) {
+  std::optional<fs::path> last;
+  std::uint64_t most = 0;
+  std::error_code ec;
+  for (const fs::directory_entry& entry : fs::directory_iterator(output, ec)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(checkpoint_prefix) || !fs::exists(entry.path() / "training.json"))
+      continue;
+    const std::uint64_t steps = train::read_progress(entry.path()).at("steps").get<std::uint64_t>();
+    if (last && steps <= most) continue;
+    last = entry.path();
+    most = steps;
+  }
+  return last;
+}
+
+void check_same_settings(const fs::path& folder, const ordered_json& own) {
+  const nlohmann::json before = train::read_progress(folder).at("settings");
+  for (const auto& [key, value] : own.items()) {
+    if (before.contains(key) && before[key] == value) continue;
+    throw Error("--resume: " + folder.string() + " was trained with " + key + " " +
+                before.value(key, nlohmann::json()).dump() + ", not " + value.dump() +
+                "; expected the same settings");
+  }
+}
+
+SavedForm saved_form(const TrainOptions& o, const Checkpoint& base, const Trainer& trainer,
+                     const Globals& globals) {
+  SavedForm form;
+  const Checkpoint& trained = trainer.trained();
+  const auto& helpers = trainer.recording().helper_models;
+  if (!helpers.empty() && helpers.front().weights == HelperWeights::BaseLayers) {
+    form.config = pruned_config(base, trained.architecture(), DType::FP32);
+  } else if (!trained.is_random()) {
+    form.config = source_config(trained, DType::FP32);
+  } else {
+    form.config = read_json_file(globals.catalog().find("models", "model", o.model));
+    form.config.erase("_kvcast");
+    for (const ConfigOverride& change : parse_overrides(o.set)) {
+      const nlohmann::json value = nlohmann::json::parse(change.value, nullptr, false);
+      form.config[change.key] = value.is_discarded() ? nlohmann::json(change.value) : value;
+    }
+    form.config["torch_dtype"] = "float32";
+  }
+  if (!trained.is_random() && trained.gguf() == nullptr) form.tokenizer = trained.path();
+  if (!o.tokenizer.empty() && o.tokenizer != "bytes") form.tokenizer = o.tokenizer;
+  return form;
+}
+
+TextEncoder parse_encoder(const TrainOptions& o, const Checkpoint& checkpoint) {
+  if (o.tokenizer == "bytes") return TextEncoder::bytes();
+  if (!o.tokenizer.empty()) return TextEncoder(text::Tokenizer::from_folder(o.tokenizer));
+  if (checkpoint.is_random()) {
+    throw Error("--tokenizer", "none, and random weights have no tokenizer",
+                "a folder with one, or 'bytes'");
+  }
+  FoundTokenizer found = find_tokenizer(checkpoint);
+  if (!found) throw Error("--tokenizer", found.missing, "a folder with one, or 'bytes'");
+  return TextEncoder(*found);
+}
+
+TokenWindows read_windows(const std::vector<std::string>& files, const char* flag,
+                          const TextEncoder& encoder, std::uint64_t seq_len, std::uint64_t seed,
+                          const Architecture& a) {
+  std::vector<train::TokenId> tokens =
+      encoder.encode(std::vector<fs::path>(files.begin(), files.end()));
+  const auto largest = std::max_element(tokens.begin(), tokens.end());
+  if (largest != tokens.end() && *largest >= a.vocab_size) {
+    throw Error(flag, "token id " + std::to_string(*largest),
+                "ids below the model's vocabulary of " + std::to_string(a.vocab_size));
+  }
+  return parse_flag(
+      flag, "", [&](const std::string&) { return TokenWindows(std::move(tokens), seq_len, seed); });
+}
+
+/// Plain, MLKV or KV Prediction; of the last one, where it goes on, what has been trained.
+std::vector<MethodSpec> parse_training(const TrainOptions& o, const Checkpoint& base,
+                                       const std::optional<fs::path>& before) {
+  std::vector<MethodSpec> methods = parse_methods(o.method);
+  apply_semantics(o.semantics, base.architecture(), methods);
+  for (MethodSpec& method : methods) {
+    if (method.name == "plain" || method.name == "mlkv") continue;
+    if (method.name != "kvp") throw Error("--method", method.name, "plain, mlkv or kvp");
+    if (base.is_random()) {
+      throw Error("--random-weights", "method kvp, whose base model is not trained",
+                  "the checkpoint of a base model");
+    }
+    if (!before) continue;
+    // Absolute, so that a folder named lp-0.50 is not read as the pruned base model.
+    const fs::path folder = fs::absolute(*before);
+    std::erase_if(method.options, [](const auto& option) {
+      return option.first == "auxiliary" || option.first == "predictor";
+    });
+    method.options.emplace_back("auxiliary", folder.string());
+    method.options.emplace_back("predictor", (folder / train::predictor_folder).string());
+  }
+  return methods;
+}
+
+/// Throws Error when a model that is trained beside the base reads the texts in other tokens.
+void check_auxiliary(const TrainOptions& o, const TrainingJob& job, const TextEncoder& encoder) {
+  const Checkpoint& auxiliary = job.trainer->trained();
+  if (&auxiliary == &job.base || o.tokenizer == "bytes") return;
+  const FoundTokenizer own = find_tokenizer(auxiliary);
+  if (!own || auxiliary.path() == job.base.path()) return;
+  check_pair_tokenizers(job.base, auxiliary);
+  const std::vector<fs::path> files(o.text.begin(), o.text.end());
+  if (TextEncoder(*own).encode(files) == encoder.encode(files)) return;
+  throw Error("--text",
+              "a text that " + auxiliary.architecture().name + " reads as other tokens than " +
+                  job.base.architecture().name,
+              "models with the same tokenizer");
+}
+
+}  // namespace
+
+std::unique_ptr<TrainingJob> prepare_training(const TrainOptions& o, const Globals& globals,
+                                              RunRanks* ranks) {
+  const TrainSettings settings =
+      parse_settings(o, ranks != nullptr ? ranks->messenger().ranks() : 1);
+  const std::uint64_t steps = settings.rate.steps;
+  const std::uint64_t seq_len = parse_token_count(o.seq_len, "--seq-len");
+  const std::uint64_t save_every =
+      o.save_every.empty() ? steps : parse_token_count(o.save_every, "--save-every");
+  const std::uint64_t validate_every =
+      o.validate_every.empty() ? steps : parse_token_count(o.validate_every, "--validate-every");
+  const std::optional<fs::path> before = last_checkpoint(o.output);
+  if (before && !o.resume) {
+    throw Error(o.output, "a folder with checkpoints", "a new folder, or --resume");
+  }
+  if (o.resume && !before) {
+    throw Error("--resume", "no checkpoint in " + o.output, "the folder of a training");
+  }
+  execute::use_threads(rank_threads(o.threads, ranks));
+
+  Checkpoint start =
+      o.random_weights.empty()
+          ? Checkpoint(o.model)
+          : Checkpoint(load_model(globals.catalog(), o.model, parse_overrides(o.set)),
+                       parse_token_count(o.random_weights, "--random-weights"));
+  const TextEncoder encoder = parse_encoder(o, start);
+  const std::vector<MethodSpec> methods = parse_training(o, start, before);
+  const Architecture& a = start.architecture();
+  TokenWindows windows = read_windows(o.text, "--text", encoder, seq_len, settings.seed, a);
+  ordered_json common = settings_json(o);
+  common["tokens"] = windows.fingerprint();
+  if (before) check_same_settings(*before, common);
+  std::optional<TokenWindows> validation;
+  if (!o.validation_text.empty()) {
+    validation =
+        read_windows(o.validation_text, "--validation-text", encoder, seq_len, settings.seed, a);
+  }
+  auto job = std::make_unique<TrainingJob>(
+      TrainingJob{before && !has_kvp(methods) ? Checkpoint(*before) : std::move(start),
+                  settings,
+                  seq_len,
+                  save_every,
+                  validate_every,
+                  before,
+                  std::move(common),
+                  to_string(methods),
+                  std::move(windows),
+                  std::move(validation),
+                  nullptr,
+                  {}});
+  job->trainer = std::make_unique<Trainer>(job->base, methods, settings,
+                                           ranks != nullptr ? &ranks->messenger() : nullptr);
+  check_auxiliary(o, *job, encoder);
+  if (before) job->trainer->restore(*before);
+  if (job->trainer->steps_done() >= steps) {
+    throw Error("--resume", "a training that has ended", "more steps to do");
+  }
+  job->form = saved_form(o, job->base, *job->trainer, globals);
+  return job;
+}
+
+}  // namespace kvcast::cli
