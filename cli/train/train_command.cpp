@@ -88,6 +88,9 @@ void run_steps(const TrainOptions& o, const Globals& globals, TrainingJob& job, 
     log.write();
   };
   std::optional<train::Loss> validation;
+  if (job.validation && first == 0) {
+    guarded([&] { log.start(trainer.loss_of(*job.validation)); });
+  }
   std::optional<StepReport> last;
   double all_s = 0;
   bool interrupted = false;
@@ -181,9 +184,9 @@ void add_train(Command app, const Globals& globals) {
   c.add("--method", o->method);
   c.add("--semantics", o->semantics);
   c.add("--text FILE", o->text, "UTF-8 text to train on").required().group(of_text);
-  c.add("--validation-text FILE", o->validation_text, "text for the validation loss")
+  c.add("--validation-text FILE", o->validation_text, "text for the validation loss, before the first step and as --validate-every says")
       .group(of_text);
-  c.add("--tokenizer FOLDER|bytes", o->tokenizer, "default: the model's").group(of_text);
+  c.add("--tokenizer FOLDER|FILE.gguf|bytes", o->tokenizer, "default: the model's").group(of_text);
   c.add("--seq-len TOKENS", o->seq_len, "tokens of a sequence").group(of_text);
   c.add("--seed N", o->seed, "of the order in which sequences are read").group(of_text);
   c.add("--steps N", o->steps, "of the optimizer").group(of_optimizer);

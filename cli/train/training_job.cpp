@@ -26,6 +26,8 @@ using train::TokenWindows;
 using train::Trainer;
 using train::TrainSettings;
 
+bool is_gguf(const fs::path& file) { return file.extension() == ".gguf"; }
+
 double parse_share(const std::string& text, const char* flag) {
   return parse_flag(flag, text, [&](const std::string& t) {
     double value = 0;
@@ -147,19 +149,26 @@ SavedForm saved_form(const TrainOptions& o, const Checkpoint& base, const Traine
     form.config["torch_dtype"] = "float32";
   }
   if (!trained.is_random() && trained.gguf() == nullptr) form.tokenizer = trained.path();
-  if (!o.tokenizer.empty() && o.tokenizer != "bytes") form.tokenizer = o.tokenizer;
+  if (!o.tokenizer.empty() && o.tokenizer != "bytes" && !is_gguf(o.tokenizer)) {
+    form.tokenizer = o.tokenizer;
+  }
   return form;
 }
 
 TextEncoder parse_encoder(const TrainOptions& o, const Checkpoint& checkpoint) {
   if (o.tokenizer == "bytes") return TextEncoder::bytes();
+  if (is_gguf(o.tokenizer)) {
+    FoundTokenizer found = find_tokenizer(Checkpoint(o.tokenizer));
+    if (!found) throw Error("--tokenizer", found.missing, "a file with one");
+    return TextEncoder(*found);
+  }
   if (!o.tokenizer.empty()) return TextEncoder(text::Tokenizer::from_folder(o.tokenizer));
   if (checkpoint.is_random()) {
     throw Error("--tokenizer", "none, and random weights have no tokenizer",
-                "a folder with one, or 'bytes'");
+                "a folder or GGUF file with one, or 'bytes'");
   }
   FoundTokenizer found = find_tokenizer(checkpoint);
-  if (!found) throw Error("--tokenizer", found.missing, "a folder with one, or 'bytes'");
+  if (!found) throw Error("--tokenizer", found.missing, "a folder or GGUF file with one, or 'bytes'");
   return TextEncoder(*found);
 }
 

@@ -25,8 +25,9 @@ TrainingLog::TrainingLog(const std::filesystem::path& output, std::uint64_t step
   if (steps == 0 || !std::filesystem::exists(path_)) return;
   const CsvTable table = CsvTable::read(path_);
   for (const CsvRow& row : table.rows()) {
-    Row r{row.whole("step"), row.number("loss"), {}, {}};
+    Row r{row.whole("step"), {}, {}, {}};
     if (r.step > steps) break;
+    if (!row.text("loss").empty()) r.loss = row.number("loss");
     if (!row.text("validation_loss").empty()) r.validation_loss = row.number("validation_loss");
     std::vector<std::string> cells;
     for (const std::string& column : columns_) cells.push_back(row.text(column));
@@ -35,18 +36,34 @@ TrainingLog::TrainingLog(const std::filesystem::path& output, std::uint64_t step
   }
 }
 
+void TrainingLog::start(const train::Loss& validation) { add_row(0, nullptr, 0, validation); }
+
 void TrainingLog::add(const train::StepReport& r, double tokens_per_s,
                       const std::optional<train::Loss>& validation) {
-  std::vector<std::string> cells{std::to_string(r.step), shortest(r.loss.sum)};
-  for (const double part : r.loss.parts) cells.push_back(shortest(part));
-  for (const double x : {r.gradient_norm, r.learning_rate}) cells.push_back(shortest(x));
-  cells.push_back(fmt::format("{:.1f}", tokens_per_s));
-  cells.push_back(validation ? shortest(validation->sum) : "");
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
-    cells.push_back(validation ? shortest(validation->parts[i]) : "");
+  add_row(r.step, &r, tokens_per_s, validation);
+}
+
+void TrainingLog::add_row(std::uint64_t step, const train::StepReport* report, double tokens_per_s,
+                          const std::optional<train::Loss>& validation) {
+  Row row{step, {}, {}, {}};
+  std::vector<std::string> cells{std::to_string(step)};
+  if (report != nullptr) {
+    row.loss = report->loss.sum;
+    cells.push_back(shortest(report->loss.sum));
+    for (const double part : report->loss.parts) cells.push_back(shortest(part));
+    for (const double x : {report->gradient_norm, report->learning_rate}) {
+      cells.push_back(shortest(x));
+    }
+    cells.push_back(fmt::format("{:.1f}", tokens_per_s));
   }
-  Row row{r.step, r.loss.sum, {}, fmt::format("{}\n", fmt::join(cells, ","))};
-  if (validation) row.validation_loss = validation->sum;
+  cells.resize(columns_.size() - parts_.size() - 1);
+  if (validation) {
+    row.validation_loss = validation->sum;
+    cells.push_back(shortest(validation->sum));
+    for (const double part : validation->parts) cells.push_back(shortest(part));
+  }
+  cells.resize(columns_.size());
+  row.text = fmt::format("{}\n", fmt::join(cells, ","));
   rows_.push_back(std::move(row));
 }
 
@@ -64,7 +81,7 @@ void TrainingLog::draw(const std::string& path, const std::string& model) const 
   reports::Series training{.label = "training"};
   reports::Series validation{.label = "validation", .style = reports::Style::Marks};
   for (const Row& row : rows_) {
-    training.points.push_back({.x = static_cast<double>(row.step), .y = row.loss});
+    if (row.loss) training.points.push_back({.x = static_cast<double>(row.step), .y = *row.loss});
     if (row.validation_loss) {
       validation.points.push_back({.x = static_cast<double>(row.step), .y = *row.validation_loss});
     }

@@ -23,6 +23,8 @@ class TrainingLog {
   TrainingLog(const std::filesystem::path& output, std::uint64_t steps,
               const std::vector<std::string>& parts);
 
+  /// Before the first step: the row of step 0.
+  void start(const train::Loss& validation);
   void add(const train::StepReport& report, double tokens_per_s,
            const std::optional<train::Loss>& validation);
   /// Writes metrics.csv, completely or not at all.
@@ -32,10 +34,13 @@ class TrainingLog {
  private:
   struct Row {
     std::uint64_t step = 0;
-    double loss = 0;
+    std::optional<double> loss;
     std::optional<double> validation_loss;
     std::string text;
   };
+  void add_row(std::uint64_t step, const train::StepReport* report, double tokens_per_s,
+               const std::optional<train::Loss>& validation);
+
   std::filesystem::path path_;
   std::vector<std::string> parts_;
   std::vector<std::string> columns_;
