@@ -184,7 +184,8 @@ void add_train(Command app, const Globals& globals) {
   c.add("--method", o->method);
   c.add("--semantics", o->semantics);
   c.add("--text FILE", o->text, "UTF-8 text to train on").required().group(of_text);
-  c.add("--validation-text FILE", o->validation_text, "text for the validation loss, before the first step and as --validate-every says")
+  c.add("--validation-text FILE", o->validation_text,
+        "text for the validation loss, before the first step and as --validate-every says")
       .group(of_text);
   c.add("--tokenizer FOLDER|FILE.gguf|bytes", o->tokenizer, "default: the model's").group(of_text);
   c.add("--seq-len TOKENS", o->seq_len, "tokens of a sequence").group(of_text);

@@ -168,7 +168,8 @@ TextEncoder parse_encoder(const TrainOptions& o, const Checkpoint& checkpoint) {
                 "a folder or GGUF file with one, or 'bytes'");
   }
   FoundTokenizer found = find_tokenizer(checkpoint);
-  if (!found) throw Error("--tokenizer", found.missing, "a folder or GGUF file with one, or 'bytes'");
+  if (!found)
+    throw Error("--tokenizer", found.missing, "a folder or GGUF file with one, or 'bytes'");
   return TextEncoder(*found);
 }
 
