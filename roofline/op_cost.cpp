@@ -25,7 +25,7 @@ BandwidthClass bandwidth_class(RateClass runs_on, const Graph& graph, const Node
   const Op& op = node.op;
   if (runs_on == RateClass::DecodeAttention) return BandwidthClass::Decode;
   if (runs_on == RateClass::TiledAttention) return BandwidthClass::Attention;
-  if (std::holds_alternative<ExpertLinear>(op)) {
+  if (experts_of(op) != nullptr) {
     const double bits = bits_per_element(graph.tensor(node.inputs[2]).dtype);
     const bool unpacked = bits < 8 && bits < bits_per_element(lowering.operand_dtype());
     return unpacked ? BandwidthClass::QuantizedExperts : BandwidthClass::Experts;
@@ -104,8 +104,8 @@ bool is_one_and_more(const Count& queries) {
 
 /// See OpCost::length. Of experts: the rows of all layers' experts, which groups divides.
 Count length_of(const Graph& graph, const Node& node) {
-  if (const auto* experts = std::get_if<ExpertLinear>(&node.op)) {
-    return graph.tensor(node.output()).rows() * experts->num_experts_per_tok * experts->layers;
+  if (const ExpertLinear* const experts = experts_of(node.op)) {
+    return graph.tensor(node.inputs[0]).rows() * experts->num_experts_per_tok * experts->layers;
   }
   if (rate_class(graph, node) == RateClass::Matrix) {
     // Of a weight's gradient too, whose rows are summed over.
@@ -301,7 +301,7 @@ OpGroup group_of(const Graph& graph, const std::vector<std::size_t>& nodes,
     g.intermediate_bytes = g.work.read[activations] + g.work.written[activations];
   }
   g.length = length_of(graph, node);
-  if (const auto* experts = std::get_if<ExpertLinear>(&node.op)) {
+  if (const ExpertLinear* const experts = experts_of(node.op)) {
     g.groups = experts->distinct;
     g.measured_loads = experts->measured_loads;
   }

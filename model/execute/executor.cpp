@@ -239,6 +239,7 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
   std::map<std::size_t, Floats> late_data;  // by tensor
   std::vector<Operand> node_inputs;
   std::optional<Symbol> experts;  // Route::distinct
+  std::set<int> routed;           // layers, which training may compute again
   std::size_t num_read = 0;
   MovedTokens moved_tokens;  // by the last DispatchTokens
   const auto find = [&](Symbol symbol, std::size_t value) {
@@ -293,7 +294,8 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
       counted = run_plain(call, dtype_);
     }
     const auto* route = std::get_if<Route>(&node.op);
-    if (route != nullptr && !spread_experts_.contains(route->distinct)) {
+    if (route != nullptr && !spread_experts_.contains(route->distinct) &&
+        routed.insert(node.layer).second) {
       experts = route->distinct;
       num_read += num_distinct(call.output, route->routing.num_experts, dtype_);
     }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "model/execute/expert_rows.h"
 #include "model/execute/floats.h"
 #include "model/execute/large_product.h"
 #include "model/execute/matrix.h"
@@ -50,6 +51,16 @@ double sum_of_runs(std::size_t elements, F f) {
   return sum;
 }
 
+/// Rows choices[i]/shared of x [..., features], one after another.
+Floats gathered_rows(const float* x, std::size_t features, const std::vector<std::size_t>& choices,
+                     std::size_t shared) {
+  Floats rows = allocate_floats(choices.size() * features);
+  for_rows(choices.size(), choices.size() * features, [&](std::size_t i) {
+    std::copy_n(x + choices[i] / shared * features, features, rows.get() + i * features);
+  });
+  return rows;
+}
+
 }  // namespace
 
 void run_gradient(const Call& call, const WeightGradient& op) {
@@ -79,6 +90,70 @@ void run_gradient(const Call& call, const WeightGradient& op) {
     for (std::size_t h = first; h < first + heads_per_block; ++h) {
       multiply(of_head(h), {.a_transposed = true, .accumulates = goes_on || h > first});
     }
+  }
+}
+
+void run_gradient(const Call& call, const ExpertInputGradient& op) {
+  const Operand& out = call.output;
+  const std::size_t chosen = op.forward.num_experts_per_tok;
+  const std::size_t in = call.inputs[2].shape[1];
+  const std::size_t from = call.inputs[0].shape.back() / chosen;
+  const bool own_rows = out.shape.back() != in;
+  if (!own_rows) std::fill_n(out.data, out.shape.elements(), 0.0F);
+  const auto choices = choices_by_expert(op.forward, call.inputs[1]);
+  for (std::size_t e = 0; e < choices.size(); ++e) {
+    const std::size_t n = choices[e].size();
+    if (n == 0) continue;
+    const Floats g = gathered_rows(call.inputs[0].data, from, choices[e], 1);
+    const Floats x = allocate_floats(n * in);
+    multiply_large({.m = n,
+                    .n = in,
+                    .k = from,
+                    .a = g.get(),
+                    .lda = from,
+                    .b = call.inputs[2].data + e * from * in,
+                    .ldb = in,
+                    .c = x.get(),
+                    .ldc = in},
+                   {});
+    // A token chooses an expert once: no two rows are one.
+    for_rows(n, n * in, [&](std::size_t i) {
+      float* const row = out.data + (own_rows ? choices[e][i] : choices[e][i] / chosen) * in;
+      const float* const added = x.get() + i * in;
+      if (own_rows) {
+        std::copy_n(added, in, row);
+      } else {
+        combine_rows(Function::Add, row, added, row, in);
+      }
+    });
+  }
+}
+
+void run_gradient(const Call& call, const ExpertWeightGradient& op) {
+  const std::size_t chosen = op.forward.num_experts_per_tok;
+  const std::size_t in = call.output.shape[1];
+  const std::size_t rows = call.inputs[0].shape.back() / chosen;
+  const bool own_rows = call.inputs[1].shape.back() != in;
+  const bool goes_on = call.inputs.size() > 3;
+  const auto choices = choices_by_expert(op.forward, call.inputs[2]);
+  for (std::size_t e = 0; e < choices.size(); ++e) {
+    float* const block = call.output.data + e * rows * in;
+    if (choices[e].empty()) {
+      if (!goes_on) std::fill_n(block, rows * in, 0.0F);
+      continue;
+    }
+    const Floats g = gathered_rows(call.inputs[0].data, rows, choices[e], 1);
+    const Floats x = gathered_rows(call.inputs[1].data, in, choices[e], own_rows ? 1 : chosen);
+    multiply_large({.m = rows,
+                    .n = in,
+                    .k = choices[e].size(),
+                    .a = g.get(),
+                    .lda = rows,
+                    .b = x.get(),
+                    .ldb = in,
+                    .c = block,
+                    .ldc = in},
+                   {.a_transposed = true, .accumulates = goes_on});
   }
 }
 

@@ -18,6 +18,8 @@ void run_gradient(const Call& call, const SoftmaxGradient& op);
 void run_gradient(const Call& call, const RmsNormGradient& op);
 void run_gradient(const Call& call, const LayerNormGradient& op);
 void run_gradient(const Call& call, const NormWeightGradient& op);
+void run_gradient(const Call& call, const ExpertInputGradient& op);
+void run_gradient(const Call& call, const ExpertWeightGradient& op);
 void run_gradient(const Call& call, const ScatterAdd& op);
 void run_gradient(const Call& call, const CrossEntropy& op);
 void run_gradient(const Call& call, const MeanAbsoluteError& op);

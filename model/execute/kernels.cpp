@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/execute/block_product.h"
+#include "model/execute/expert_rows.h"
 #include "model/execute/gradient_kernels.h"
 #include "model/execute/large_product.h"
 #include "model/execute/matrix.h"
@@ -87,21 +88,26 @@ struct FastKernels {
       KVCAST_ASSERT(!op.transposed);
       return in(1).matrix->multiply(in(0).data, out.rows(), out.data, bias);
     }
-    multiply_large({.m = out.rows(),
-                    .n = features(),
-                    .k = in(0).shape.back(),
-                    .a = in(0).data,
-                    .lda = in(0).shape.back(),
-                    .b = in(1).data,
-                    .ldb = in(1).shape[1],
-                    .c = out.data,
-                    .ldc = features()},
-                   {.b_transposed = !op.transposed});
+    multiply_rows(in(0).data, in(0).shape.back(), in(1).data, out.rows(), features(), out.data,
+                  bias, op.transposed);
+  }
+
+  /// y[rows, n] = x[rows, k]·wᵀ + bias, w [n, k] or, transposed, [k, n].
+  static void multiply_rows(const float* x, std::size_t k, const float* w, std::size_t rows,
+                            std::size_t n, float* y, const float* bias, bool transposed = false) {
+    multiply_large({.m = rows,
+                    .n = n,
+                    .k = k,
+                    .a = x,
+                    .lda = k,
+                    .b = w,
+                    .ldb = transposed ? n : k,
+                    .c = y,
+                    .ldc = n},
+                   {.b_transposed = !transposed});
     if (bias == nullptr) return;
-    for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
-      float* const row = out.data + r * features();
-      combine_rows(Function::Add, row, bias, row, features());
-    });
+    for_rows(rows, rows * n,
+             [&](std::size_t r) { combine_rows(Function::Add, y + r * n, bias, y + r * n, n); });
   }
 
   void operator()(const HeadLinear& op) const {
@@ -302,13 +308,9 @@ struct FastKernels {
     const std::size_t chosen = op.num_experts_per_tok;
     const std::size_t out_features = features() / chosen;
     const bool own_rows = in(0).shape.back() != in_features;
-    std::vector<std::vector<std::size_t>> rows(op.num_experts);  // of the output, by expert
+    const auto rows = choices_by_expert(op, in(1));  // of the output
     std::size_t most = 0;
-    for (std::size_t r = 0; r < out.rows() * chosen; ++r) {
-      auto& of_expert = rows[static_cast<std::size_t>(in(1).data[r])];
-      of_expert.push_back(r);
-      most = std::max(most, of_expert.size());
-    }
+    for (const auto& of_expert : rows) most = std::max(most, of_expert.size());
     const Floats x = allocate_floats(most * in_features);
     const Floats y = allocate_floats(most * out_features);
     for (std::size_t e = 0; e < rows.size(); ++e) {
@@ -319,7 +321,12 @@ struct FastKernels {
         std::copy_n(in(0).data + row * in_features, in_features, x.get() + i * in_features);
       });
       const float* bias = call.inputs.size() > 3 ? in(3).data + e * out_features : nullptr;
-      in(2).matrix[e].multiply(x.get(), n, y.get(), bias);
+      if (in(2).matrix != nullptr) {
+        in(2).matrix[e].multiply(x.get(), n, y.get(), bias);
+      } else {
+        multiply_rows(x.get(), in_features, in(2).data + e * out_features * in_features, n,
+                      out_features, y.get(), bias);
+      }
       for_rows(n, n * out_features, [&](std::size_t i) {
         std::copy_n(y.get() + i * out_features, out_features, out.data + rows[e][i] * out_features);
       });

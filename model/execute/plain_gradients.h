@@ -93,6 +93,40 @@ class PlainLoops : public PlainForward<N> {
     }
   }
 
+  void operator()(const ExpertInputGradient& op) {
+    const std::size_t chosen = op.forward.num_experts_per_tok;
+    const std::size_t in = in_shape(2)[1];
+    const std::size_t out = in_shape(0).back() / chosen;
+    const bool own_rows = out_shape().back() != in;
+    std::vector<Real> sums(out_shape().elements());
+    for (std::size_t r = 0; r < call.inputs[0].rows() * chosen; ++r) {
+      const auto block = static_cast<std::size_t>(in_[1](r).value) * out;
+      const std::size_t x = (own_rows ? r : r / chosen) * in;
+      for (std::size_t o = 0; o < out; ++o) {
+        const Real g = in_[0](r * out + o);
+        for (std::size_t i = 0; i < in; ++i) sums[x + i] += g * in_[2]((block + o) * in + i);
+      }
+    }
+    write(sums, out_);
+  }
+
+  void operator()(const ExpertWeightGradient& op) {
+    const std::size_t chosen = op.forward.num_experts_per_tok;
+    const std::size_t in = out_shape()[1];
+    const std::size_t out = in_shape(0).back() / chosen;
+    const bool own_rows = in_shape(1).back() != in;
+    std::vector<Real> sums = sums_so_far(3);
+    for (std::size_t r = 0; r < call.inputs[0].rows() * chosen; ++r) {
+      const auto block = static_cast<std::size_t>(in_[2](r).value) * out;
+      const std::size_t x = (own_rows ? r : r / chosen) * in;
+      for (std::size_t o = 0; o < out; ++o) {
+        const Real g = in_[0](r * out + o);
+        for (std::size_t i = 0; i < in; ++i) sums[(block + o) * in + i] += g * in_[1](x + i);
+      }
+    }
+    write(sums, out_);
+  }
+
   void operator()(const SumRepeats&) {
     const Aligned aligned(in_shape(0), out_shape());
     std::vector<Real> sums = sums_so_far(1);

@@ -361,7 +361,8 @@ std::vector<Number> shares_of_near(const std::vector<Number>& logits,
     Number sum{0};
     for (std::size_t e = 0; e < logits.size(); ++e) {
       const Number above = logits[e] - best;
-      const Number magnitude = maximum(Number{std::abs(number_of(logits[e]))}, best);
+      using std::abs;  // of other numbers than real ones too
+      const Number magnitude = maximum(Number{abs(number_of(logits[e]))}, best);
       const bool is_far = number_of(above / magnitude) < static_cast<N>(-tolerance);
       const Number share = exponential(above);
       sum += is_far || chosen[e] ? Number{0} : share;
@@ -413,6 +414,172 @@ void run_shared(X& x, const Route& op) {
       x.put(b, at, scaled ? x.constant(g.weight_scale) * weights[k] : weights[k], 1);
     }
   }
+}
+
+template <typename X>
+void run_shared(X& x, const RouteGradient& op) {
+  using Number = typename X::Number;
+  const Routing& g = op.routing;
+  const std::size_t tokens = x.in_shape(0)[1];
+  const bool of_all = g.score == Routing::Score::Softmax;
+  const Number zero{0};
+  std::vector<Number> p(of_all ? g.num_experts : 0);
+  std::vector<std::size_t> experts(g.num_experts_per_tok);
+  std::vector<Number> shares(experts.size());  // of the chosen ones, before they are normalised
+  std::vector<Number> back(experts.size());
+  for (std::size_t r = 0; r < x.in_shape(0)[0] * tokens; ++r) {
+    const std::size_t b = r / tokens;
+    const std::size_t t = r % tokens;
+    for (std::size_t e = 0; e < p.size(); ++e) p[e] = x.value(0, b, t * g.num_experts + e);
+    if (of_all) replace_by_softmax(p);
+    for (std::size_t k = 0; k < experts.size(); ++k) {
+      const std::size_t at = t * experts.size() + k;
+      experts[k] = static_cast<std::size_t>(number_of(x.value(1, b, at)));
+      shares[k] = of_all ? p[experts[k]] : x.value(0, b, t * g.num_experts + experts[k]);
+      if (g.score == Routing::Score::Sigmoid) {
+        shares[k] = Number{1} / (Number{1} + exponential(-shares[k]));
+      }
+      back[k] = x.value(2, b, at);
+      if (g.weight_scale != 1) back[k] = x.constant(g.weight_scale) * back[k];
+    }
+    if (g.score == Routing::Score::SoftmaxOfBest) replace_by_softmax(shares);
+    const auto product = [&] {
+      Number sum{0};
+      for (std::size_t k = 0; k < experts.size(); ++k) sum += back[k] * shares[k];
+      return sum;
+    };
+    if (g.normalizes) {
+      Number sum{0};
+      for (const Number& s : shares) sum += s;
+      using N = decltype(number_of(sum));
+      const bool is_least = number_of(sum) < static_cast<N>(g.least_sum);
+      if (is_least) sum = x.constant(g.least_sum);
+      const Number mean = product() / sum;
+      for (Number& d : back) d = (d - (is_least ? zero : mean)) / sum;
+    }
+    std::vector<Number> logits(g.num_experts, zero);
+    if (g.score == Routing::Score::Sigmoid) {
+      for (std::size_t k = 0; k < experts.size(); ++k) {
+        logits[experts[k]] = back[k] * shares[k] * (Number{1} - shares[k]);
+      }
+    } else {
+      const Number mean = product();
+      for (std::size_t k = 0; k < experts.size(); ++k) {
+        logits[experts[k]] = of_all ? back[k] : shares[k] * (back[k] - mean);
+      }
+      for (std::size_t e = 0; e < p.size(); ++e) logits[e] = p[e] * (logits[e] - mean);
+    }
+    for (std::size_t e = 0; e < logits.size(); ++e) x.put(b, t * logits.size() + e, logits[e]);
+  }
+}
+
+template <typename X>
+void run_shared(X& x, const CombineExpertsGradient& op) {
+  const std::size_t chosen = op.num_experts_per_tok;
+  const std::size_t tokens = x.in_shape(0)[1];
+  const std::size_t n = x.in_shape(0)[2];
+  x.each(x.in_shape(0)[0] * tokens, 3 * x.out_shape().elements(), [&](std::size_t r) {
+    const std::size_t b = r / tokens;
+    const std::size_t t = r % tokens;
+    for (std::size_t k = t * chosen; k < (t + 1) * chosen; ++k) {
+      if (x.call.inputs.size() == 1) {
+        x.move(0, b, t * n, k * n, n);
+        continue;
+      }
+      const auto weight = x.value(2, b, k);
+      typename X::Number sum{0};
+      for (std::size_t f = 0; f < n; ++f) {
+        const auto g = x.value(0, b, t * n + f);
+        sum += g * x.value(1, b, k * n + f);
+        x.put(b, k * n + f, weight * g);
+      }
+      x.put(b, k, sum, 1);
+    }
+  });
+}
+
+/// What a weight's gradient was before the pass, else 0.
+template <typename X>
+typename X::Number so_far(X& x, std::size_t input, std::size_t i) {
+  if (x.call.inputs.size() <= input) return typename X::Number{0};
+  return x.value(input, i, 0);
+}
+
+template <typename X>
+void run_shared(X& x, const ExpertBiasGradient& op) {
+  const std::size_t n = x.in_shape(0)[2] / op.num_experts_per_tok;
+  std::vector<typename X::Number> sums;
+  for (std::size_t i = 0; i < x.out_shape()[0]; ++i) sums.push_back(so_far(x, 2, i));
+  for (std::size_t b = 0; b < x.in_shape(1)[0]; ++b) {
+    for (std::size_t k = 0; k < x.in_shape(1).sequence_elements(); ++k) {
+      const auto expert = static_cast<std::size_t>(number_of(x.value(1, b, k)));
+      for (std::size_t f = 0; f < n; ++f) sums[expert * n + f] += x.value(0, b, k * n + f);
+    }
+  }
+  for (std::size_t i = 0; i < sums.size(); ++i) x.put(i, 0, sums[i]);
+}
+
+template <typename X>
+void run_shared(X& x, const SinkGradient& op) {
+  using Number = typename X::Number;
+  const std::size_t heads = x.out_shape()[0];
+  std::vector<Number> sums;
+  for (std::size_t h = 0; h < heads; ++h) sums.push_back(so_far(x, op.of_probabilities ? 2 : 4, h));
+  const std::size_t batch = x.in_shape(0)[0];
+  const std::size_t queries = x.in_shape(0)[op.of_probabilities ? 2 : 1];
+  const std::size_t n = x.in_shape(0).sequence_elements() / heads / queries;
+  for (std::size_t r = 0; r < batch * queries * heads; ++r) {
+    const std::size_t b = r / queries / heads;
+    const std::size_t row = r % (queries * heads);
+    const std::size_t h = op.of_probabilities ? row / queries : row % heads;
+    Number both{0};
+    Number seen{0};
+    for (std::size_t i = row * n; i < (row + 1) * n; ++i) {
+      const Number p = x.value(0, b, i);
+      both += p * x.value(1, b, i);
+      if (op.of_probabilities) seen += p;
+    }
+    sums[h] = sums[h] - (op.of_probabilities ? Number{1} - seen
+                                             : exponential(x.value(3, h, 0) - x.value(2, b, row))) *
+                            both;
+  }
+  for (std::size_t h = 0; h < heads; ++h) x.put(h, 0, sums[h]);
+}
+
+template <typename X>
+void run_shared(X& x, const SplitHeads& op) {
+  const std::size_t rows = x.out_shape()[1];
+  const std::size_t n = x.out_shape()[2] / (op.sums ? 1 : op.num_heads);
+  const std::size_t all = x.in_shape(0)[2] / op.num_heads;
+  x.each(x.out_shape()[0] * rows, op.num_heads * n * rows, [&](std::size_t r) {
+    const std::size_t b = r / rows;
+    const std::size_t first = r % rows * op.num_heads;
+    for (std::size_t h = first; !op.sums && h < first + op.num_heads; ++h) {
+      x.move(0, b, h * all + op.first, h * n, n);
+    }
+    for (std::size_t f = 0; op.sums && f < n; ++f) {
+      typename X::Number sum{0};
+      for (std::size_t h = first; h < first + op.num_heads; ++h) {
+        sum += x.value(0, b, h * all + op.first + f);
+      }
+      x.put(b, r % rows * n + f, sum);
+    }
+  });
+}
+
+template <typename X>
+void run_shared(X& x, const PlaceFeatures& op) {
+  const std::size_t rows = x.out_shape()[1];
+  const std::size_t all = x.out_shape()[2];
+  const std::size_t n = x.in_shape(0)[2];
+  x.each(x.out_shape()[0] * rows, x.out_shape().elements(), [&](std::size_t r) {
+    const std::size_t row = r % rows;
+    for (std::size_t f = 0; f < all; ++f) {
+      const bool is_there = f >= op.first && f < op.first + n;
+      if (!is_there) x.put(r / rows, row * all + f, typename X::Number{0});
+    }
+    x.move(0, r / rows, row * n, row * all + op.first, n);
+  });
 }
 
 template <typename X>

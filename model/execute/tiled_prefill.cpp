@@ -124,16 +124,19 @@ class QueryBlock {
     }
     for (std::size_t i = 0; i < n; ++i) {
       float share = 1 / sum_[i];
+      float log_sum = peak_[i] + std::log(sum_[i]);
       if (a.sinks != nullptr) {
         const float peak = std::max(peak_[i], a.sinks[head]);
         const float correction = std::exp(peak_[i] - peak);
-        share = correction / (sum_[i] * correction + std::exp(a.sinks[head] - peak));
+        const float sum = sum_[i] * correction + std::exp(a.sinks[head] - peak);
+        share = correction / sum;
+        log_sum = peak + std::log(sum);
       }
       map_row(Function::Scale, share, &out_[i * width_], out + i * a.values.query_stride,
               value_dim_);
       if (a.log_sums != nullptr) {
         const std::size_t row = sequence.first_query + first + i;
-        a.log_sums[row * a.layout.num_heads + head] = peak_[i] + std::log(sum_[i]);
+        a.log_sums[row * a.layout.num_heads + head] = log_sum;
       }
     }
   }

@@ -72,10 +72,9 @@ class Adjoint {
   }
 
   void operator()(const TiledAttention& op) {
-    if (op.has_sinks) refuse(node_, "an attention with sinks");
     if (op.kept > 0 || op.has_first) refuse(node_, "an attention over chosen keys");
     if (op.key_rope) refuse(node_, "an attention that rotates keys as it reads them");
-    const bool has_bias = has(3);
+    const bool has_bias = has(3) && !op.has_sinks;
     if (has_bias && active(3)) refuse(node_, "a trained bias of scores");
     std::vector<TensorId> inputs{g_, value(node_.outputs[0]), saved(), value(0), value(1)};
     std::vector<TensorId> like{in(0), in(1)};
@@ -89,12 +88,65 @@ class Adjoint {
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       if (active(i)) back_.contribute(in(i), gradients[i]);
     }
+    if (!op.has_sinks || !back_.is_active(node_.inputs.back())) return;
+    back_.accumulate(node_.inputs.back(), SinkGradient{false}, "sink_gradient",
+                     {g_, value(node_.outputs[0]), saved(), value(node_.inputs.back())});
   }
 
   void operator()(const Softmax&) {
-    if (has(1)) refuse(node_, "a softmax with sinks");
-    back_.contribute(in(0),
-                     add(SoftmaxGradient{}, "gradient", {value(node_.outputs[0]), g_}, in(0)));
+    const TensorId p = value(node_.outputs[0]);
+    if (active(0)) back_.contribute(in(0), add(SoftmaxGradient{}, "gradient", {p, g_}, in(0)));
+    if (has(1) && active(1)) {
+      back_.accumulate(in(1), SinkGradient{true}, "sink_gradient", {p, g_});
+    }
+  }
+
+  /// `g_` is that of the weights.
+  void operator()(const Route& op) {
+    if (op.routing.score == Routing::Score::SoftmaxOfNear) {
+      refuse(node_, "routing by the logits near the chosen one");
+    }
+    back_.contribute(in(0), add(RouteGradient{op.routing}, "gradient",
+                                {value(0), value(node_.outputs[0]), g_}, in(0)));
+  }
+
+  void operator()(const ExpertLinear& op) {
+    if (active(0)) {
+      back_.contribute(
+          in(0), add(ExpertInputGradient{op}, "input_gradient", {g_, value(1), value(2)}, in(0)));
+    }
+    if (active(2)) {
+      back_.accumulate(in(2), ExpertWeightGradient{op}, "weight_gradient",
+                       {g_, value(0), value(1)});
+    }
+    if (has(3) && active(3)) {
+      back_.accumulate(in(3), ExpertBiasGradient{op.num_experts_per_tok}, "sum", {g_, value(1)});
+    }
+  }
+
+  void operator()(const CombineExperts& op) {
+    const CombineExpertsGradient back{op.num_experts_per_tok};
+    if (!has(1)) return back_.contribute(in(0), add(back, "gradient", {g_}, in(0)));
+    const std::vector<TensorId> gradients =
+        back_.add(back, "gradient", {g_, value(0), value(1)}, std::vector<TensorId>{in(0), in(1)});
+    for (std::size_t i = 0; i < 2; ++i) {
+      if (active(i)) back_.contribute(in(i), gradients[i]);
+    }
+  }
+
+  void operator()(const JoinHeads& op) {
+    const std::uint64_t first = back_.info(in(0)).shape.back().constant() / op.num_heads;
+    if (active(0)) {
+      back_.contribute(in(0), add(SplitHeads{op.num_heads, 0}, "gradient", {g_}, in(0)));
+    }
+    if (active(1)) {
+      const SplitHeads back{op.num_heads, first, op.shared};
+      back_.contribute(in(1), add(back, "gradient", {g_}, in(1)));
+    }
+  }
+
+  void operator()(const SliceFeatures& op) {
+    back_.contribute(in(0), add(PlaceFeatures{op.first}, "gradient", {g_}, in(0)));
   }
 
   void operator()(const Elementwise& op) {
@@ -229,6 +281,10 @@ class Adjoint {
 };
 
 }  // namespace
+
+TensorId result_with_gradient(const Node& node) {
+  return node.outputs[is_any<Route>(node.op) ? 1 : 0];
+}
 
 void record_adjoint(Backward& back, const Node& node, TensorId g) {
   std::visit(Adjoint(back, node, g), node.op);

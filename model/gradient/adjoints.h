@@ -37,7 +37,10 @@ class Backward {
                           std::vector<TensorId> inputs) = 0;
 };
 
-/// Records the gradients of a node's operands from those of its first result, `g`. Throws Error for
+/// The result of a node that has a gradient: the first one, of a Route the weights.
+TensorId result_with_gradient(const Node& node);
+
+/// Records the gradients of a node's operands from that of this result, `g`. Throws Error for
 /// operators without an adjoint.
 void record_adjoint(Backward& back, const Node& node, TensorId g);
 

@@ -126,6 +126,8 @@ class Differentiation final : public Backward {
       const bool any = std::any_of(n.inputs.begin(), n.inputs.end(),
                                    [&](TensorId id) { return active_[id.index]; });
       for (const TensorId id : n.outputs) active_[id.index] = any;
+      // Which experts are chosen does not change with a weight.
+      if (is_any<Route>(n.op)) active_[n.output().index] = false;
     }
   }
 
@@ -192,8 +194,9 @@ class Differentiation final : public Backward {
       graph_.mark_output(*at_[node.outputs[1].index]);
       return;
     }
-    if (!is_active(node.output()) || gradients_[node.output().index].empty()) return;
-    const TensorId g = sum_of(node.output());
+    const TensorId result = result_with_gradient(node);
+    if (!is_active(result) || gradients_[result.index].empty()) return;
+    const TensorId g = sum_of(result);
     if (fills_empty_cache(forward_, node)) return contribute(node.inputs[1], g);
     record_adjoint(*this, node, g);
   }

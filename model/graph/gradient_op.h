@@ -127,6 +127,80 @@ struct NormWeightGradient {
   bool operator==(const NormWeightGradient&) const = default;
 };
 
+/// The gradient of an ExpertLinear's x, over the experts where these share it.  Inputs: g [batch,
+/// tokens, K·out], experts, W; output: x's shape.  Work: 2·rows·K·out·in FLOPs; of W what the
+/// ExpertLinear reads.
+struct ExpertInputGradient {
+  static constexpr OpTraits traits{"expert_input_gradient", RateClass::Matrix};
+  ExpertLinear forward;
+  bool operator==(const ExpertInputGradient&) const = default;
+};
+
+/// The gradient of its W; blocks of experts that no token has chosen are 0.  Inputs: g, x, experts,
+/// so far; output [E·out, in].  Work: 2·rows·K·out·in FLOPs.
+struct ExpertWeightGradient {
+  static constexpr OpTraits traits{"expert_weight_gradient", RateClass::Matrix};
+  ExpertLinear forward;
+  bool operator==(const ExpertWeightGradient&) const = default;
+};
+
+/// The gradient of its bias.  Inputs: g, experts, so far; output [E·out].
+/// Work: 1 FLOP an element of g.
+struct ExpertBiasGradient {
+  static constexpr OpTraits traits{"expert_bias_gradient", RateClass::Vector};
+  std::uint64_t num_experts_per_tok = 0;  ///< K
+  bool operator==(const ExpertBiasGradient&) const = default;
+};
+
+/// ȳ_k = weight_k·g and weight̄_k = Σ g∘y_k of a CombineExperts.  Inputs: g [batch, tokens,
+/// features] and, unless it has no weights, y and weights; outputs: ȳ, then with weights theirs.
+/// Work: 3 FLOPs an element of y, 0 without weights.
+struct CombineExpertsGradient {
+  static constexpr OpTraits traits{"combine_experts_gradient", RateClass::Vector};
+  std::uint64_t num_experts_per_tok = 0;
+  bool operator==(const CombineExpertsGradient&) const = default;
+};
+
+/// The gradient of a Route's logits from that of its weights; which experts are chosen is held
+/// constant.  Inputs: logits [batch, tokens, E], experts [batch, tokens, K], g [batch, tokens, K,
+/// 1]; output: the logits' shape. Work: 7 FLOPs a logit and 2 a weight of a softmax of all logits;
+/// 9 a weight of one of the chosen ones; 7 a weight of sigmoids; 5 a weight and 1 a token to
+/// normalise, 1 a weight to scale. Of the last two scores only the chosen logits are read.
+struct RouteGradient {
+  static constexpr OpTraits traits{"route_gradient", RateClass::Vector};
+  Routing routing;
+  bool operator==(const RouteGradient&) const = default;
+};
+
+/// The gradient of sinks [H], -Σ p_sink·δ over the rows, δ = Σ g∘p = Σ g∘o.
+/// Inputs: of a Softmax the probabilities p [batch, H, queries, keys] and g; of a TiledAttention g
+/// and o [batch, queries, H·vd], l as in its gradient, and the sinks; so far.
+/// Work: 3 FLOPs an element of p and 3 a row; 2 an element of o and 4 a row and head.
+struct SinkGradient {
+  static constexpr OpTraits traits{"sink_gradient", RateClass::Vector};
+  bool of_probabilities = false;
+  bool operator==(const SinkGradient&) const = default;
+};
+
+/// Features first ... of each head, which JoinHeads has put there: [batch, rows, H·all] -> [batch,
+/// rows, H·n], or of rows that all heads share their sum [batch, rows, n].
+/// Work: 1 FLOP an element that is summed.
+struct SplitHeads {
+  static constexpr OpTraits traits{"split_heads", RateClass::Vector};
+  std::uint64_t num_heads = 1;
+  std::uint64_t first = 0;
+  bool sums = false;
+  bool operator==(const SplitHeads&) const = default;
+};
+
+/// x as the features first ... of rows that are 0 elsewhere: [batch, rows, n] -> [batch, rows,
+/// all], the adjoint of SliceFeatures.
+struct PlaceFeatures {
+  static constexpr OpTraits traits{"place_features", RateClass::Vector};
+  std::uint64_t first = 0;
+  bool operator==(const PlaceFeatures&) const = default;
+};
+
 /// The gradient of an embedding's table: row ids[b,t] is the sum of all such rows of g, other rows
 /// are 0.  Inputs: g [batch, tokens, features], ids [batch, tokens], so far; output [rows,
 /// features].  Work: 1 FLOP an element of g; rows of g are added to rows that are read and written,

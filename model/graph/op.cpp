@@ -69,6 +69,12 @@ const RankGroup* group_of(const Op& op) {
   return group != nullptr && group->size > 1 ? group : nullptr;
 }
 
+const ExpertLinear* experts_of(const Op& op) {
+  if (const auto* o = std::get_if<ExpertInputGradient>(&op)) return &o->forward;
+  if (const auto* o = std::get_if<ExpertWeightGradient>(&op)) return &o->forward;
+  return std::get_if<ExpertLinear>(&op);
+}
+
 RateClass rate_class(const Op& op) {
   return std::visit([](const auto& o) { return o.traits.rate_class; }, op);
 }

@@ -160,10 +160,7 @@ class OpWork {
     w.flops = 2 * output().elements() * input(2).shape[1];
     read(w, 0, input(0).elements());
     read(w, 1, input(1).elements());
-    const auto per_block = static_cast<std::int64_t>(op.num_experts * op.layers);
-    for (std::size_t i = 2; i < num_inputs(); ++i) {
-      read(w, i, (Count(op.distinct) * input(i).elements()).scaled(1, per_block));
-    }
+    for (std::size_t i = 2; i < num_inputs(); ++i) read(w, i, of_distinct(op, input(i)));
     if (num_inputs() > 3) w.flops += output().elements();
     write(w, output().elements());
     return w;
@@ -353,6 +350,52 @@ class OpWork {
   Work operator()(const NormWeightGradient& op) const {
     return traffic((op.centers ? 4 : 3) * input(0).elements());
   }
+  Work operator()(const ExpertInputGradient& op) const {
+    Work w;
+    w.flops = 2 * input(0).elements() * input(2).shape[1];
+    for (std::size_t i = 0; i < 2; ++i) read(w, i, input(i).elements());
+    read(w, 2, of_distinct(op.forward, input(2)));
+    write(w, output().elements());
+    return w;
+  }
+  Work operator()(const ExpertWeightGradient&) const {
+    return traffic(2 * input(0).elements() * output().shape[1]);
+  }
+  Work operator()(const ExpertBiasGradient&) const { return traffic(input(0).elements()); }
+  Work operator()(const CombineExpertsGradient&) const {
+    if (num_inputs() == 1) return traffic();
+    Work w = traffic(3 * output().elements());
+    write_others(w);
+    return w;
+  }
+  Work operator()(const RouteGradient& op) const {
+    const Routing& g = op.routing;
+    const Count weights = input(2).elements();
+    const bool of_all = g.score == Routing::Score::Softmax;
+    Work w;
+    if (of_all) w.flops = 7 * output().elements() + 2 * weights;
+    if (g.score == Routing::Score::SoftmaxOfBest) w.flops = 9 * weights;
+    if (g.score == Routing::Score::Sigmoid) w.flops = 7 * weights;
+    if (g.normalizes) w.flops += 5 * weights + output().rows();
+    if (g.weight_scale != 1) w.flops += weights;
+    read(w, 0, of_all ? output().elements() : weights);
+    for (std::size_t i = 1; i < 3; ++i) read(w, i, input(i).elements());
+    write(w, output().elements());
+    return w;
+  }
+  Work operator()(const SinkGradient& op) const {
+    if (op.of_probabilities) return traffic(3 * input(0).elements() + 3 * input(0).rows());
+    return traffic(2 * input(1).elements() + 4 * input(2).elements());
+  }
+  Work operator()(const SplitHeads& op) const {
+    const Count moved_elements = (op.sums ? op.num_heads : 1) * output().elements();
+    Work w;
+    if (op.sums) w.flops = moved_elements;
+    read(w, 0, moved_elements);
+    write(w, output().elements());
+    return w;
+  }
+  Work operator()(const PlaceFeatures&) const { return traffic(); }
   Work operator()(const ScatterAdd&) const {
     const Count added = input(0).elements();
     const bool clears = num_inputs() < 3;
@@ -398,6 +441,12 @@ class OpWork {
   }
   void write(Work& w, const Count& elements) const {
     w.written[slot(output().storage)] += bytes_of(elements, output().dtype);
+  }
+
+  /// Of a weight of experts, what a mean layer reads.
+  static Count of_distinct(const ExpertLinear& op, const TensorInfo& weight) {
+    const auto blocks = static_cast<std::int64_t>(op.num_experts * op.layers);
+    return (Count(op.distinct) * weight.elements()).scaled(1, blocks);
   }
 
   /// All results but the first.

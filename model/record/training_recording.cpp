@@ -33,7 +33,8 @@ Count product_flops(const Graph& graph, bool with_recomputed) {
       sum += of_pairs(node, back->forward, with_recomputed ? 6 : 4, 4);
     } else if (rate_class(node.op) != RateClass::Vector) {
       Count flops = work(graph, node).flops;
-      if (std::holds_alternative<Linear>(node.op) && node.inputs.size() > 2) {
+      const std::size_t bias = std::holds_alternative<ExpertLinear>(node.op) ? 3 : 2;
+      if (is_any<Linear, ExpertLinear>(node.op) && node.inputs.size() > bias) {
         flops -= graph.tensor(node.output()).elements();  // the bias
       }
       sum += flops;

@@ -100,8 +100,11 @@ Trainer::Trainer(const Checkpoint& base, const std::vector<MethodSpec>& methods,
   evaluation_ = record_training(a, methods, settings.lowering, options);
   const std::vector<const Graph*> graphs{&recording_.first.graph, &recording_.next.graph,
                                          &recording_.update, &evaluation_.first.graph};
-  store_ = std::make_unique<execute::TrainingStore>(
-      execute::find_weights(base, recording_.helper_models, opened_, settings.seed), graphs);
+  std::vector<execute::ModelWeights> weights =
+      execute::find_weights(base, recording_.helper_models, opened_, settings.seed);
+  // Nothing reads the base's own keys and values where they are not compared with predicted ones.
+  weights.front().may_leave = recording_.predictor.has_value();
+  store_ = std::make_unique<execute::TrainingStore>(weights, graphs);
   std::set<std::string> parts;
   for (const TensorId id : losses_of(recording_.first.graph)) {
     parts.insert(part_name(recording_.first.graph, id));

@@ -30,6 +30,18 @@ class Case {
     return graph_.add_node({std::move(op), std::move(inputs), {}, "case", "", no_layer},
                            info(std::move(shape)));
   }
+  /// The weights of a Route.
+  TensorId route(const Routing& routing, TensorId logits) {
+    std::vector<Count> shape = graph_.tensor(logits).shape;
+    shape.back() = routing.num_experts_per_tok;
+    std::vector<Count> weights = shape;
+    weights.push_back(1);
+    const Symbol distinct = symbols_.found_by_run(Count(routing.num_experts), "distinct", Count(1));
+    return graph_
+        .add_node({Route{routing, distinct}, {logits}, {}, "case", "", no_layer},
+                  {info(std::move(shape)), info(std::move(weights))})
+        .back();
+  }
   /// Σ factor∘y: with targets far below y the mean absolute error is linear.
   void close(TensorId y) {
     const std::vector<Count> shape = graph_.tensor(y).shape;
@@ -204,6 +216,71 @@ TEST_CASE("adjoint: an operand that is read twice") {
   const TensorId z = c.add(Elementwise{Function::Silu}, {y}, {2, 3, 4});
   c.close(c.add(Elementwise{Function::Add}, {z, y}, {2, 3, 4}));
   c.check();
+}
+
+/// 2·3 tokens that choose 2 of 4 experts each, of which none chooses the last.
+const std::vector<double> chosen{0, 2, 1, 0, 2, 1, 1, 0, 0, 1, 2, 0};
+
+TEST_CASE("adjoint: products with the weights of chosen experts") {
+  for (const std::uint64_t in : {5U, 10U}) {  // shared rows, or each expert's own
+    Case c;
+    const ExpertLinear op{4, 2, c.symbols().found_by_run(Count(4), "distinct", Count(3)), 1};
+    const TensorId x = c.weight("x", {2, 3, in});
+    const TensorId experts = c.input("experts", {2, 3, 2}, chosen);
+    const TensorId w = c.weight("w", {4 * 7, 5});
+    const TensorId bias = c.weight("bias", {4 * 7});
+    c.close(c.add(op, {x, experts, w, bias}, {2, 3, 14}));
+    c.check();
+  }
+}
+
+TEST_CASE("adjoint: sums over experts") {
+  check_operator(CombineExperts{2}, {{2, 3, 10}, {2, 3, 2, 1}}, {2, 3, 5});
+  check_operator(CombineExperts{2}, {{2, 3, 10}}, {2, 3, 5});
+}
+
+TEST_CASE("adjoint: weights of chosen experts, by every score") {
+  using Score = Routing::Score;
+  for (const Score score : {Score::Softmax, Score::Sigmoid, Score::SoftmaxOfBest}) {
+    for (const double least_sum : {0.0, 1e3}) {
+      for (const bool normalizes : {false, true}) {
+        CAPTURE(static_cast<int>(score));
+        CAPTURE(least_sum);
+        CAPTURE(normalizes);
+        Case c;
+        const Routing routing{.num_experts = 5,
+                              .num_experts_per_tok = 2,
+                              .score = score,
+                              .normalizes = normalizes,
+                              .least_sum = least_sum,
+                              .weight_scale = normalizes ? 2.5 : 1};
+        c.close(c.route(routing, c.weight("logits", {2, 3, 5})));
+        c.check();
+      }
+    }
+  }
+}
+
+TEST_CASE("adjoint: sinks") {
+  check_operator(Softmax{}, {{2, 3, 4, 7}, {3}}, {2, 3, 4, 7});
+  Case c;
+  TiledAttention op;
+  op.heads = {6, 3, 5};
+  op.scale = 0.3;
+  op.has_sinks = true;
+  op.mask.causal = true;
+  op.visible_pairs = visible_pairs(op.mask, 4, 4, c.symbols());
+  op.visible_keys = visible_keys(op.mask, 4, 4, c.symbols());
+  const std::vector<TensorId> inputs{c.weight("q", {2, 4, 30}), c.weight("k", {2, 4, 15}),
+                                     c.weight("v", {2, 4, 15}), c.weight("sinks", {6})};
+  c.close(c.add(op, inputs, {2, 4, 30}));
+  c.check();
+}
+
+TEST_CASE("adjoint: features that are joined and sliced") {
+  check_operator(JoinHeads{3, false}, {{2, 4, 6}, {2, 4, 9}}, {2, 4, 15});
+  check_operator(JoinHeads{3, true}, {{2, 4, 6}, {2, 4, 3}}, {2, 4, 15});
+  check_operator(SliceFeatures{2}, {{2, 4, 9}}, {2, 4, 5});
 }
 
 TEST_CASE("adjoint: gates") {

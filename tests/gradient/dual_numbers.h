@@ -4,8 +4,11 @@
 
 #include <cmath>
 #include <cstddef>
+#include <span>
+#include <vector>
 
 #include "model/execute/counted_numbers.h"
+#include "model/execute/positions.h"
 
 namespace kvcast::execute {
 
@@ -30,6 +33,7 @@ struct Dual {
   friend bool operator>(Dual a, Dual b) { return a.value > b.value; }
   friend bool operator>=(Dual a, Dual b) { return a.value >= b.value; }
 
+  friend Dual abs(Dual a) { return a.value < 0 ? -a : a; }
   friend Dual exp(Dual a) { return {std::exp(a.value), std::exp(a.value) * a.tangent}; }
   friend Dual log(Dual a) { return {std::log(a.value), a.tangent / a.value}; }
   friend Dual sqrt(Dual a) {
@@ -49,5 +53,14 @@ template <>
 struct AngleNumber<Dual> {
   using Type = double;
 };
+
+/// The choice does not change with the numbers' tangents.
+template <>
+inline std::vector<std::size_t> chosen_experts(std::span<const Dual> scores,
+                                               const Routing& routing) {
+  std::vector<double> values;
+  for (const Dual& score : scores) values.push_back(score.value);
+  return chosen_experts<double>(values, routing);
+}
 
 }  // namespace kvcast::execute

@@ -148,6 +148,37 @@ TEST_CASE("fast gradients: products") {
   check(TransposedValues{{6, 3, 20}}, {{2, 6, 70, 90}, {2, 70, 120}}, {{2, 90, 60}});
 }
 
+TEST_CASE("fast gradients: products with the weights of chosen experts") {
+  constexpr std::size_t tokens = 37;
+  std::vector<float> chosen;
+  for (std::size_t t = 0; t < tokens; ++t) {
+    chosen.push_back(static_cast<float>(t % 3));
+    chosen.push_back(static_cast<float>(3 + t % 2));  // none chooses the last of 6
+  }
+  const auto check_with = [&](OperatorRun run, std::size_t experts) {
+    run.inputs[experts].set(chosen);
+    check(run);
+  };
+  const ExpertLinear op{6, 2, {}, 1};
+  for (const std::size_t in : {40U, 80U}) {
+    const Shape x{1, tokens, in};
+    const Shape g{1, tokens, 2 * 24};
+    check_with(run_of(ExpertInputGradient{op}, {g, {1, tokens, 2}, {6 * 24, 40}}, {x}), 1);
+    check_with(run_of(ExpertWeightGradient{op}, {g, x, {1, tokens, 2}}, {{6 * 24, 40}}), 2);
+    check_with(run_of(op, {x, {1, tokens, 2}, {6 * 24, 40}, {6 * 24}}, {g}), 1);
+  }
+  OperatorRun more =
+      run_of(ExpertWeightGradient{op},
+             {{1, tokens, 48}, {1, tokens, 40}, {1, tokens, 2}, {6 * 24, 40}}, {{6 * 24, 40}});
+  more.shared = {{0, 3}};
+  check_with(more, 2);
+  check(run_of(CombineExpertsGradient{2}, {{1, tokens, 40}, {1, tokens, 80}, {1, tokens, 2, 1}},
+               {{1, tokens, 80}, {1, tokens, 2, 1}}));
+  check(run_of(SplitHeads{3, 2, false}, {{2, 5, 30}}, {{2, 5, 12}}));
+  check(run_of(SplitHeads{3, 2, true}, {{2, 5, 30}}, {{2, 5, 4}}));
+  check(run_of(PlaceFeatures{2}, {{2, 5, 4}}, {{2, 5, 9}}));
+}
+
 TEST_CASE("fast gradients: sums") {
   check(SumRepeats{}, {{2, 300, 130}}, {{130}});
   check(SumRepeats{}, {{2, 300, 130}, {130}}, {{130}}, {{0, 1}});
