@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "model/base/interrupt.h"
 #include "model/base/words.h"
 #include "search/partition_bound.h"
 
@@ -54,6 +55,7 @@ class Incumbent {
 
  private:
   double evaluate(const Partition& candidate) {
+    stop_if_interrupted();
     ++found.evaluations;
     return objective_(candidate);
   }

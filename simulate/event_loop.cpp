@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "model/base/interrupt.h"
 #include "simulate/event_heap.h"
 #include "simulate/fair_network.h"
 #include "simulate/simulation.h"
@@ -81,6 +82,7 @@ class EventLoop {
     for (std::uint32_t p = 0; p < ranks_.size(); ++p) advance(p);
     network_->settle(now_, events_);
     while (unfinished_ > 0 || in_flight_ > 0) {
+      stop_if_interrupted();
       if (events_.empty()) fail_deadlock();
       now_ = events_.time();
       if (!std::isfinite(now_)) {

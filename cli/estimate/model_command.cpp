@@ -1,4 +1,5 @@
 #include <memory>
+#include <optional>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -6,7 +7,9 @@
 #include "cli/frame/request_options.h"
 #include "cli/frame/result.h"
 #include "model/base/error.h"
+#include "model/base/quantity.h"
 #include "model/families/config_reader.h"
+#include "model/graph/work.h"
 #include "model/io/files/atomic_file.h"
 #include "model/record/recording.h"
 #include "model/record/training_recording.h"
@@ -23,6 +26,9 @@ struct Options {
   std::string graph;
   std::string method = "plain";
   std::vector<std::string> set;
+  bool operators = false;
+  std::string batch = "1";
+  std::string prompt_len = "1024";
   bool json = false;
 };
 
@@ -127,6 +133,37 @@ Lowering lowering_of(const Architecture& a, const Options& o) {
   return parse_lowering(kernels, a);
 }
 
+/// Intermediate results have no name of their own: "#12".
+ordered_json tensor_json(const Graph& graph, TensorId id, const SymbolValues& sizes) {
+  const TensorInfo& t = graph.tensor(id);
+  const auto dim = [&](const Count& count) { return count.at(sizes); };
+  return {{"name", t.name.empty() ? fmt::format("#{}", id.index) : t.name},
+          {"shape", rows_of(t.shape, dim)},
+          {"dtype", name(t.dtype)},
+          {"storage", name(t.storage)}};
+}
+
+/// Every operator of a pass with its work at given sizes.
+ordered_json operators_json(const Graph& graph, const SymbolValues& sizes) {
+  const auto tensor = [&](TensorId id) { return tensor_json(graph, id, sizes); };
+  return rows_of(graph.nodes(), [&](const Node& node) {
+    const Work w = work(graph, node);
+    return ordered_json{
+        {"name", name(node.op)},
+        {"label", node.label},
+        {"layer", node.layer == no_layer ? ordered_json() : ordered_json(node.layer)},
+        {"phase", node.phase},
+        {"flops", w.flops.at(sizes)},
+        {"bytes", w.bytes().at(sizes)},
+        {"inputs", rows_of(node.inputs, tensor)},
+        {"outputs", rows_of(node.outputs, tensor)}};
+  });
+}
+
+const std::vector<Column> operator_columns{{"operator", "name"}, {"label", "label"},
+                                           {"layer", "layer"},   {"phase", "phase"},
+                                           {"FLOPs", "flops"},   {"bytes", "bytes"}};
+
 void list(const Globals& globals, bool json) {
   const Catalog catalog = globals.catalog();
   const ordered_json rows = rows_of(catalog.names("models"), [&](const std::string& name) {
@@ -152,19 +189,32 @@ void show(const Options& o, const Globals& globals) {
     throw Error("--pass", "'" + o.pass + "'", "prefill, decode or training");
   }
   const Recording r = record(a, parse_methods(o.method), lowering);
-  if (!o.graph.empty()) {
-    std::ostringstream dot;
-    const std::string title = a.name + " " + o.pass;
-    if (o.pass == "training") {
-      const TrainingRecording t = record_training(a, parse_methods(o.method), lowering);
-      write_dot(dot, t.first.graph, t.symbols, title);
-    } else {
-      write_dot(dot, o.pass == "prefill" ? r.prefill() : r.decode(), r.symbols, title);
+  ordered_json j = model_json(a, r, lowering);
+  std::string text = plain_text(j);
+  if (!o.graph.empty() || o.operators) {
+    std::optional<TrainingRecording> training;
+    if (o.pass == "training") training = record_training(a, parse_methods(o.method), lowering);
+    const Symbols& symbols = training ? training->symbols : r.symbols;
+    const Graph& graph = training              ? training->first.graph
+                         : o.pass == "prefill" ? r.prefill()
+                                               : r.decode();
+    if (!o.graph.empty()) {
+      std::ostringstream dot;
+      write_dot(dot, graph, symbols, a.name + " " + o.pass);
+      write_file(o.graph, dot.str());
     }
-    write_file(o.graph, dot.str());
+    if (o.operators) {
+      const std::uint64_t batch = parse_token_count(o.batch, "--batch");
+      const std::uint64_t prompt_len = parse_token_count(o.prompt_len, "--prompt-len");
+      // The first decode step has what prefill left in the cache, and its own token.
+      const std::uint64_t kv_len =
+          o.pass == "decode" ? r.prompt_slots.at(r.symbols.resolve({batch, prompt_len, 1})) + 1
+                             : prompt_len;
+      j["operators"] = operators_json(graph, symbols.resolve({batch, prompt_len, kv_len}));
+      text += "\n" + table_text(operator_columns, j["operators"]);
+    }
   }
-  const ordered_json j = model_json(a, r, lowering);
-  print_result(o.json, j, plain_text(j));
+  print_result(o.json, j, text);
 }
 
 }  // namespace
@@ -189,7 +239,11 @@ void add_model(Command app, const Globals& globals) {
   c.add("--weight-dtype", options->weight_dtype);
   c.add("--set", options->set);
   c.add("--graph FILE.dot", options->graph, "write the operator graph (Graphviz DOT)").writes();
-  c.add("--pass PASS", options->pass, "pass in the graph: prefill, decode or training");
+  c.add("--operators", options->operators, "add a row for every operator of the pass");
+  c.add("--batch", options->batch, "sequences, for --operators");
+  c.add("--prompt-len", options->prompt_len, "prompt tokens, for --operators");
+  c.add("--pass PASS", options->pass,
+        "pass in the graph or of the operators: prefill, decode (the first step) or training");
   c.add("--attention", options->attention, "attention kernel in the graph: eager or tiled");
   c.add("--method", options->method, "show the sizes and the graph with these methods");
   c.callback([options, &globals] { show(*options, globals); });

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -12,10 +11,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <sched.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "cli/estimate/serving_axes.h"
 #include "cli/estimate/training_axes.h"
+#include "cli/frame/capture.h"
 #include "cli/frame/command.h"
 #include "cli/frame/interrupt_guard.h"
 #include "cli/frame/mpirun_environment.h"
@@ -26,6 +27,7 @@
 #include "model/families/config_reader.h"
 #include "reports/plot/plot.h"
 #include "reports/sweep/sweep.h"
+#include "reports/sweep/sweep_columns.h"
 #include "reports/sweep/sweep_plot.h"
 
 namespace kvcast::cli {
@@ -299,10 +301,46 @@ void draw(const Options& o, const Globals& globals, const SweepGrid& grid,
   globals.say(line);
 }
 
-/// False when Ctrl-C ended it.
-bool sweep(const Options& o, const Globals& globals, Messenger* ranks) {
+/// Rows that a program which runs this command inside itself takes.
+class MemoryFile {
+ public:
+  MemoryFile() : descriptor_(::memfd_create("rows", MFD_CLOEXEC)) {
+    if (descriptor_ < 0) throw Error("rows: no memory file", Fault::Run);
+  }
+  ~MemoryFile() { ::close(descriptor_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  int descriptor() const { return descriptor_; }
+  std::string text() const {
+    std::string all;
+    char buffer[1 << 16];
+    for (ssize_t n = 0;
+         (n = ::pread(descriptor_, buffer, sizeof buffer, static_cast<off_t>(all.size()))) > 0;) {
+      all.append(buffer, static_cast<std::size_t>(n));
+    }
+    return all;
+  }
+
+ private:
+  int descriptor_;
+};
+
+/// Throws Error where the rows are more than this machine's memory holds.
+void check_memory(const reports::PointRange& points) {
+  const double bytes =
+      static_cast<double>(points.last - points.first) * reports::SweepColumns::bytes_per_row;
+  const double memory =
+      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  if (bytes < memory) return;
+  throw Error("rows", fmt::format("{:.0f} GB of them", bytes / 1e9),
+              fmt::format("less than the memory's {:.0f} GB, or --csv FILE", memory / 1e9));
+}
+
+/// Throws Interrupted when Ctrl-C ended it.
+void sweep(const Options& o, const Globals& globals, Messenger* ranks) {
   const std::optional<Request> request = parse_request(o, globals, ranks);
-  if (!request) return true;
+  if (!request) return;
   const bool speaks = ranks == nullptr || ranks->rank() == 0;
   reports::SweepOptions options;
   std::optional<reports::ServingSweep> serving;
@@ -328,7 +366,7 @@ bool sweep(const Options& o, const Globals& globals, Messenger* ranks) {
   }
   if (o.dry_run) {
     if (speaks) print_dry_run(o, *request);
-    return true;
+    return;
   }
   if (speaks) {
     warn_of_contexts(globals, request->grid);
@@ -341,6 +379,10 @@ bool sweep(const Options& o, const Globals& globals, Messenger* ranks) {
   options.num_threads = num_threads(o, ranks);
   options.restart = o.restart;
   options.stop = &InterruptGuard::interrupted;
+  Capture* capture = o.csv.empty() ? Capture::current() : nullptr;
+  std::optional<MemoryFile> rows;  // captured
+  if (capture != nullptr) check_memory(options.shard.of(request->grid.num_points()));
+  if (capture != nullptr && (serving || training)) options.descriptor = rows.emplace().descriptor();
   SweepResult result;
   {
     const InterruptGuard guard;
@@ -348,23 +390,28 @@ bool sweep(const Options& o, const Globals& globals, Messenger* ranks) {
     options.on_progress = [&bar](const reports::SweepProgress& p) {
       bar.draw(p.rows, p.rows_resumed, p.total_rows, p.elapsed_s);
     };
+    if (capture != nullptr && !rows) {
+      capture->table = reports::sweep_columns(request->grid, options);
+      if (InterruptGuard::interrupted) throw Interrupted{};
+      return draw(o, globals, request->grid, serving, training);
+    }
     result = serving    ? reports::run_serving_sweep(*serving, options)
              : training ? reports::run_training_sweep(*training, options)
                         : reports::run_sweep(request->grid, options, ranks);
   }
-  if (!speaks) return true;
+  if (!speaks) return;
   if (!result.stopped) {
+    if (rows) capture->table = reports::parse_columns(rows->text());
     draw(o, globals, request->grid, serving, training);
     print_result(o, globals, result);
-    return true;
+    return;
   }
   std::string line =
       fmt::format("interrupted after {} of {} rows", result.rows_written, result.num_points);
   if (!result.partial.empty()) {
     line += "; they are in " + result.partial + ", and the same command goes on from there";
   }
-  std::fprintf(stderr, "kvcast: %s\n", printable_line(line).c_str());
-  return false;
+  throw Interrupted{line};
 }
 
 /// A rank waits as long as another one computes.
@@ -372,7 +419,6 @@ constexpr double rank_limit_s = 1e9;
 
 void run(Options o, const Globals& globals) {
   if (o.csv == "-") o.csv.clear();
-  bool finished = true;
   {
     std::unique_ptr<execute::MpiMessenger> ranks;
     if (launched_by_mpirun()) {
@@ -386,13 +432,12 @@ void run(Options o, const Globals& globals) {
       ranks = execute::MpiMessenger::start(rank_limit_s);
     }
     try {
-      finished = sweep(o, globals, ranks.get());
+      sweep(o, globals, ranks.get());
     } catch (...) {
       if (ranks) ranks->end();  // all ranks come to the same end
       throw;
     }
   }
-  if (!finished) std::exit(exit_interrupted);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::map<const CLI::Option*, FlagRules>& all_rules() {
-  static std::map<const CLI::Option*, FlagRules> rules;
+  static thread_local std::map<const CLI::Option*, FlagRules> rules;
   return rules;
 }
 
@@ -126,6 +126,7 @@ void check_keys(const CLI::Option& o, const std::string& text) {
 }  // namespace
 
 FlagRules& rules_of(const CLI::Option* flag) { return all_rules()[flag]; }
+void forget_rules() { all_rules().clear(); }
 
 std::vector<fs::path> drawn(const std::vector<fs::path>& pictures) {
   std::vector<fs::path> files;

@@ -22,6 +22,8 @@ struct FlagRules {
 };
 /// To set and to read: the parser's own options cannot hold them.
 FlagRules& rules_of(const CLI::Option* flag);
+/// At the end of a parser: the next one may have flags at the same addresses.
+void forget_rules();
 
 /// Each picture, the CSV of its points and its script.
 std::vector<std::filesystem::path> drawn(const std::vector<std::filesystem::path>& pictures);

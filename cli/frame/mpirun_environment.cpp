@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "cli/frame/capture.h"
+
 namespace kvcast::cli {
 namespace {
 
@@ -14,6 +16,7 @@ int number(const char* variable, int fallback) {
 }  // namespace
 
 bool launched_by_mpirun() {
+  if (Capture::current() != nullptr) return false;  // MPI starts once in a process, calls are many
   const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
   return size != nullptr && *size != '\0';
 }

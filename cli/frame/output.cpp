@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/frame/capture.h"
 #include "cli/frame/command.h"
 #include "cli/frame/data_folder.h"
 #include "model/base/error.h"
@@ -21,6 +22,10 @@ bool is_numeric(const std::string& cell) {
 }  // namespace
 
 void print_text(const std::string& text) {
+  if (Capture* capture = Capture::current()) {
+    capture->text += text;
+    return;
+  }
   errno = 0;
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   if (!written || std::fflush(stdout) != 0) {
@@ -29,6 +34,10 @@ void print_text(const std::string& text) {
 }
 
 void print_json(const nlohmann::ordered_json& document) {
+  if (Capture* capture = Capture::current()) {
+    capture->document = document;
+    return;
+  }
   print_text(json_text(document, 2) + "\n");
 }
 
@@ -43,10 +52,19 @@ void print_result(bool as_json, const nlohmann::ordered_json& document, const st
 Catalog Globals::catalog() const { return Catalog(data_folder(data)); }
 
 void Globals::say(const std::string& line) const {
-  if (!quiet) std::fprintf(stderr, "%s\n", printable_line(line).c_str());
+  if (quiet) return;
+  if (Capture* capture = Capture::current()) {
+    capture->messages.push_back({printable_line(line), false});
+  } else {
+    std::fprintf(stderr, "%s\n", printable_line(line).c_str());
+  }
 }
 
-void Globals::warn(const std::string& line) const { say("warning: " + line); }
+void Globals::warn(const std::string& line) const {
+  Capture* capture = Capture::current();
+  if (capture == nullptr) return say("warning: " + line);
+  if (!quiet) capture->messages.push_back({printable_line(line), true});
+}
 
 std::string Table::text() const {
   std::vector<std::size_t> widths;

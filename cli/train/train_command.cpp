@@ -129,7 +129,7 @@ void run_steps(const TrainOptions& o, const Globals& globals, TrainingJob& job, 
   }
   if (interrupted) {
     globals.say(fmt::format("stopped after step {}; --resume goes on", trainer.steps_done()));
-    if (ranks == nullptr) std::exit(exit_interrupted);
+    if (ranks == nullptr) throw Interrupted{};
     return;
   }
   if (!speaks) return;

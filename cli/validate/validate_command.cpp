@@ -1,4 +1,3 @@
-#include <cstdlib>
 #include <memory>
 
 #include <fmt/format.h>
@@ -43,11 +42,9 @@ measure::MeasuredRows run_measured_rows(const Globals& globals,
     options.on_progress = nullptr;
   }
   if (!rows.stopped) return rows;
-  fmt::print(stderr,
-             "kvcast: interrupted after {} of {} rows; they are in {}, and the same command goes "
-             "on from there\n",
-             rows.rows_written, rows.num_rows, rows.file.string());
-  std::exit(exit_interrupted);
+  throw Interrupted{fmt::format(
+      "interrupted after {} of {} rows; they are in {}, and the same command goes on from there",
+      rows.rows_written, rows.num_rows, rows.file.string())};
 }
 
 void add_validate(Command app, const Globals& globals) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "model/base/interrupt.h"
 #include "model/base/stopwatch.h"
 #include "model/execute/exchange.h"
 #include "model/execute/kernels.h"
@@ -248,6 +249,7 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
     late->symbols->resolve_newest(values, late->found);
   };
   for (std::size_t n = 0; n < graph_.nodes().size(); ++n) {
+    stop_if_interrupted();
     const Node& node = graph_.nodes()[n];
     node_inputs.clear();
     for (const TensorId id : node.inputs) node_inputs.push_back(operands[id.index]);

@@ -344,11 +344,15 @@ std::set<measure::Regime> SweepGrid::regimes() const {
 
 std::string SweepGrid::cells(std::uint64_t index) const {
   std::string row;
-  for (const std::string& word : cell_words(digits(index))) {
+  for (const std::string& word : cell_words(index)) {
     if (!row.empty()) row += ',';
     row += csv_cell(word);
   }
   return row;
+}
+
+std::vector<std::string> SweepGrid::cell_words(std::uint64_t index) const {
+  return cell_words(digits(index));
 }
 
 std::string SweepGrid::label(std::uint64_t index) const {

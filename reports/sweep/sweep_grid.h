@@ -59,6 +59,8 @@ class SweepGrid {
   std::set<measure::Regime> regimes() const;
   /// "llama-7b,a100-80gb,plain,...": its cells of the CSV, up to `set`.
   std::string cells(std::uint64_t index) const;
+  /// Those cells one by one, as they are without quotes.
+  std::vector<std::string> cell_words(std::uint64_t index) const;
   /// "llama-7b, h100-sxm": the model and what tells it from the grid's other configurations.
   std::string label(std::uint64_t index) const;
   /// Sizes from the `first` on; those of a model whose prompt length is not given have its own.

@@ -102,15 +102,16 @@ std::optional<std::string> ConfigurationRows::problem(std::uint64_t size) {
   }
 }
 
-std::uint64_t ConfigurationRows::append(std::uint64_t first, std::uint64_t last,
-                                        RowScratch& scratch, std::string& text) {
+template <typename Rows>
+std::uint64_t ConfigurationRows::visit(std::uint64_t first, std::uint64_t last, RowScratch& scratch,
+                                       Rows& rows) {
   bool block_overflows = false;
   try {
     evaluate(first, last, scratch);
   } catch (const Error& e) {
     if (e.fault() == Fault::Run) throw;
     if (!estimator_) {
-      for (const DesignPoint& p : scratch.points) append_error(p, impossible_, text);
+      for (const DesignPoint& p : scratch.points) rows.error(p, impossible_);
       return last - first;
     }
     block_overflows = true;  // at least one of its points does: each on its own, then
@@ -118,23 +119,128 @@ std::uint64_t ConfigurationRows::append(std::uint64_t first, std::uint64_t last,
   std::uint64_t errors = 0;
   for (std::size_t i = 0; i < scratch.points.size(); ++i) {
     const DesignPoint& p = scratch.points[i];
-    if (block_overflows || may_overflow(scratch.estimates[i])) {
-      if (append_checked(p, text)) ++errors;
-    } else {
-      append_row(p, scratch.estimates[i], text);
+    if (!block_overflows && !may_overflow(scratch.estimates[i])) {
+      rows.row(p, scratch.estimates[i]);
+      continue;
+    }
+    try {
+      rows.row(p, estimator_->at(p));
+    } catch (const Error& e) {
+      rows.error(p, e.what());
+      ++errors;
     }
   }
   return errors;
 }
 
-bool ConfigurationRows::append_checked(const DesignPoint& p, std::string& text) const {
-  try {
-    append_row(p, estimator_->at(p), text);
-    return false;
-  } catch (const Error& e) {
-    append_error(p, e.what(), text);
-    return true;
+std::uint64_t ConfigurationRows::append(std::uint64_t first, std::uint64_t last,
+                                        RowScratch& scratch, std::string& text) {
+  struct TextRows {
+    const ConfigurationRows& configuration;
+    std::string& text;
+    void row(const DesignPoint& p, const Estimate& e) { configuration.append_row(p, e, text); }
+    void error(const DesignPoint& p, std::string_view reason) {
+      configuration.append_error(p, reason, text);
+    }
+  } rows{*this, text};
+  return visit(first, last, scratch, rows);
+}
+
+template <typename Cells>
+void ConfigurationRows::write_results(const DesignPoint& p, const Estimate& e, Cells& cells) {
+  for (const double value :
+       {e.ttft_s, e.tpot_s, e.prefill_flops, e.prefill_bytes, e.decode_flops_per_token,
+        e.decode_bytes_per_token, e.kv_cache_bytes, e.weight_bytes, e.peak_memory_bytes}) {
+    cells.number(value);
   }
+  cells.truth(e.fits);
+  for (const roofline::Bound bound : {e.bound, e.ttft_bound, e.tpot_bound}) cells.bound(bound);
+  cells.error_bound(measure::prefill_regime(p));
+  cells.error_bound(measure::decode_regime(p));
+  for (const double value : {e.ttft_speedup, e.tpot_speedup, e.kv_cache_ratio}) cells.number(value);
+  const bool divided = e.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)] != e.ttft_s;
+  for (const double seconds : e.ttft_parts_s) {
+    divided&& seconds > 0 ? cells.number(seconds) : cells.missing();
+  }
+  cells.number(e.devices);
+  for (const double value : {e.weight_bytes_per_device, e.kv_cache_bytes_per_device,
+                             e.communication_s, e.tpot_communication_s}) {
+    e.devices > 1 ? cells.number(value) : cells.missing();
+  }
+}
+
+/// Cells behind commas, in room that the caller has made.
+class ConfigurationRows::TextCells {
+ public:
+  TextCells(const ConfigurationRows& configuration, char* out)
+      : error_bounds_(configuration.error_bounds_), out_(out) {}
+  char* end() const { return out_; }
+
+  template <typename Number>
+  void number(Number value) {
+    missing();
+    out_ = write(out_, value);
+  }
+  void truth(bool value) { out_ = write(out_, value ? ",true" : ",false"); }
+  void bound(roofline::Bound bound) {
+    missing();
+    out_ = write(out_, roofline::name(bound));
+  }
+  void error_bound(measure::Regime regime) {
+    out_ = write(out_, error_bounds_[static_cast<std::size_t>(regime)]);
+  }
+  void missing() { *out_++ = ','; }
+
+ private:
+  const std::array<std::string, measure::all_regimes.size()>& error_bounds_;
+  char* out_;
+};
+
+/// The cells of one row of columns.
+class ConfigurationRows::ColumnCells {
+ public:
+  ColumnCells(const RegimeBounds& error_bounds, SweepColumns& columns, std::size_t row)
+      : error_bounds_(error_bounds), columns_(columns), row_(row) {}
+
+  template <typename Number>
+  void number(Number value) {
+    columns_.set_number(column_++, row_, static_cast<double>(value));
+  }
+  void truth(bool value) { columns_.set_word(column_++, row_, value ? 1 : 0); }
+  void bound(roofline::Bound bound) {
+    columns_.set_word(column_++, row_, static_cast<std::int32_t>(bound));
+  }
+  void error_bound(measure::Regime regime) {
+    const measure::BoundOrReason& bound = error_bounds_[static_cast<std::size_t>(regime)];
+    bound.bound ? number(bound.bound->error) : missing();
+  }
+  void missing() { ++column_; }
+
+ private:
+  const RegimeBounds& error_bounds_;
+  SweepColumns& columns_;
+  std::size_t row_;
+  std::size_t column_ = SweepColumns::num_inputs;
+};
+
+std::uint64_t ConfigurationRows::fill(std::uint64_t first, std::uint64_t last, RowScratch& scratch,
+                                      SweepColumns& columns, std::size_t row) {
+  struct ColumnRows {
+    const RegimeBounds& error_bounds;
+    SweepColumns& columns;
+    std::size_t row_number;
+    void row(const DesignPoint& p, const Estimate& e) {
+      columns.set_sizes(row_number, p.batch, p.prompt_len, p.output_len);
+      ColumnCells cells(error_bounds, columns, row_number++);
+      write_results(p, e, cells);
+    }
+    void error(const DesignPoint& p, std::string_view reason) {
+      columns.set_sizes(row_number, p.batch, p.prompt_len, p.output_len);
+      columns.set_error(row_number++, without_line_ends(reason));
+    }
+  } rows{grid_.error_bounds(index_), columns, row};
+  columns.set_configuration(index_, row, last - first);
+  return visit(first, last, scratch, rows);
 }
 
 void ConfigurationRows::append_inputs(const DesignPoint& p, std::string& text) const {
@@ -151,44 +257,13 @@ void ConfigurationRows::append_inputs(const DesignPoint& p, std::string& text) c
 void ConfigurationRows::append_row(const DesignPoint& p, const Estimate& e,
                                    std::string& text) const {
   append_inputs(p, text);
-  const auto bound_cell = [this](measure::Regime r) -> const std::string& {
-    return error_bounds_[static_cast<std::size_t>(r)];
-  };
-  const std::string& ttft_bound = bound_cell(measure::prefill_regime(p));
-  const std::string& tpot_bound = bound_cell(measure::decode_regime(p));
   constexpr std::size_t num_cells = 22 + num_ttft_parts;
-  const std::size_t most = num_cells * (longest_number + 1) + ttft_bound.size() + tpot_bound.size();
+  std::size_t most = num_cells * (longest_number + 1);
+  for (const std::string& bound : error_bounds_) most += bound.size();
   extend(text, most, [&](char* out) {
-    for (const double value :
-         {e.ttft_s, e.tpot_s, e.prefill_flops, e.prefill_bytes, e.decode_flops_per_token,
-          e.decode_bytes_per_token, e.kv_cache_bytes, e.weight_bytes, e.peak_memory_bytes}) {
-      *out++ = ',';
-      out = write(out, value);
-    }
-    out = write(out, e.fits ? ",true" : ",false");
-    for (const roofline::Bound bound : {e.bound, e.ttft_bound, e.tpot_bound}) {
-      *out++ = ',';
-      out = write(out, roofline::name(bound));
-    }
-    out = write(out, ttft_bound);
-    out = write(out, tpot_bound);
-    for (const double value : {e.ttft_speedup, e.tpot_speedup, e.kv_cache_ratio}) {
-      *out++ = ',';
-      out = write(out, value);
-    }
-    const bool divided = e.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)] != e.ttft_s;
-    for (const double seconds : e.ttft_parts_s) {
-      *out++ = ',';
-      if (divided && seconds > 0) out = write(out, seconds);
-    }
-    *out++ = ',';
-    out = write(out, e.devices);
-    for (const double value : {e.weight_bytes_per_device, e.kv_cache_bytes_per_device,
-                               e.communication_s, e.tpot_communication_s}) {
-      *out++ = ',';
-      if (e.devices > 1) out = write(out, value);
-    }
-    return write(out, ",\n");
+    TextCells cells(*this, out);
+    write_results(p, e, cells);
+    return write(cells.end(), ",\n");
   });
 }
 

@@ -1,4 +1,4 @@
-/// Rows of a sweep's CSV: configurations evaluated at many sizes and written as text.
+/// Rows of a sweep: configurations evaluated at many sizes, written as CSV or into columns.
 #pragma once
 
 #include <array>
@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "reports/sweep/sweep_columns.h"
 #include "reports/sweep/sweep_grid.h"
 #include "search/placed_estimator.h"
 
@@ -46,6 +47,9 @@ class ConfigurationRows {
   /// Appends the rows of sizes `first` to `last` (excluded). Returns how many of them are errors.
   std::uint64_t append(std::uint64_t first, std::uint64_t last, RowScratch& scratch,
                        std::string& text);
+  /// The same rows into columns that are long enough, from `row` on.
+  std::uint64_t fill(std::uint64_t first, std::uint64_t last, RowScratch& scratch,
+                     SweepColumns& columns, std::size_t row);
   /// Estimates at sizes `first` to `last`, into scratch, without text. Throws Error when
   /// impossible.
   void evaluate(std::uint64_t first, std::uint64_t last, RowScratch& scratch);
@@ -54,13 +58,21 @@ class ConfigurationRows {
 
  private:
   void record();
+  /// Hands each row to `rows`, as an estimate or as a reason. Returns how many have a reason.
+  template <typename Rows>
+  std::uint64_t visit(std::uint64_t first, std::uint64_t last, RowScratch& scratch, Rows& rows);
+  /// Hands the results of a row to `cells` in the order of sweep_result_columns, but the error.
+  template <typename Cells>
+  static void write_results(const roofline::DesignPoint& p, const roofline::Estimate& e,
+                            Cells& cells);
   void append_row(const roofline::DesignPoint& p, const roofline::Estimate& e,
                   std::string& text) const;
-  /// As append_row, for a point that may overflow; returns whether it did.
-  bool append_checked(const roofline::DesignPoint& p, std::string& text) const;
   void append_inputs(const roofline::DesignPoint& p, std::string& text) const;
   void append_error(const roofline::DesignPoint& p, std::string_view reason,
                     std::string& text) const;
+
+  class TextCells;
+  class ColumnCells;
 
   const SweepGrid& grid_;
   std::uint64_t index_;

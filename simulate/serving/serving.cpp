@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "model/base/error.h"
+#include "model/base/interrupt.h"
 #include "model/base/words.h"
 
 namespace kvcast::simulate {
@@ -73,6 +74,7 @@ class Serving {
       upcoming_ = requests_.next();
     }
     while (true) {
+      stop_if_interrupted();
       take_arrivals();
       double now = coming_.time();
       bool is_idle = true;
