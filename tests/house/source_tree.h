@@ -13,8 +13,9 @@
 namespace kvcast::house {
 
 /// The folders with code, in the order of the arrow: each may use itself and those before it.
-inline constexpr std::array<std::string_view, 9> kFolders = {
-    "model", "roofline", "simulate", "search", "measure", "reports", "cli", "tests", "bench"};
+inline constexpr std::array<std::string_view, 10> kFolders = {
+    "model",   "roofline", "simulate", "search", "measure",
+    "reports", "cli",      "python",   "tests",  "bench"};
 
 /// The paths of all .h and .cpp files in kFolders, relative to the project root, sorted.
 /// Folders that do not exist yet contribute nothing.

@@ -1,0 +1,403 @@
+"""kvcast forecasts time to first token, time per output token, cache and memory of language models,
+and what key-value-cache methods change.
+
+    >>> import kvcast
+    >>> kvcast.estimate(model="llama-7b", hardware="a100-80gb", prompt_len=4096).ttft_s
+
+Every function is a command of the program `kvcast`: keywords are its flags (`prompt_len=4096` is
+`--prompt-len 4096`), and results have the keys that `--json` prints, in base units: seconds, bytes,
+FLOPs (a multiply-add is 2), tokens. A wrong request raises `Error` with the line that the program
+prints, a fault of a run `RunError`. Functions may be called from several threads at once.
+"""
+
+import functools
+import json
+import logging
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+from kvcast._results import Graph, Operator, Result, Table
+
+__all__ = [
+    "Error", "Graph", "KvcastWarning", "Operator", "Result", "RunError", "Table", "calibrate",
+    "choose_devices", "choose_keep_rate", "choose_mlkv", "choose_serving", "choose_slim",
+    "command", "convert_kvp", "convert_mlkv", "convert_prune", "convert_slim", "engine_list",
+    "engine_show", "estimate", "graph", "hardware_list", "hardware_show", "model_list",
+    "model_show", "partition_lookup", "partition_search", "partition_table", "reproduce", "run",
+    "simulate_collective", "simulate_prefill", "simulate_serving", "sweep", "train", "validate",
+]
+
+
+def _load():
+    """The extension. GNU OpenMP reads from the environment, once, how long threads spin for work;
+    its own default makes a shared machine slow (cli/main.cpp says more)."""
+    limit = "GOMP_SPINCOUNT"
+    is_ours = limit not in os.environ and "OMP_WAIT_POLICY" not in os.environ
+    if is_ours:
+        os.environ[limit] = "1000"
+    try:
+        from kvcast import _core
+    finally:
+        if is_ours:
+            del os.environ[limit]
+    return _core
+
+
+_core = _load()
+_data = Path(__file__).with_name("data")
+_log = logging.getLogger("kvcast")
+_takes_value, _takes_values = 1, 2
+
+
+class Error(ValueError):
+    """The request is wrong: where, what was found, what would be right."""
+
+
+class RunError(RuntimeError):
+    """A right request failed while it ran: a full disk, an unreadable device."""
+
+
+class KvcastWarning(UserWarning):
+    """What the program prints as a warning."""
+
+
+@functools.lru_cache(maxsize=None)
+def _flags():
+    return _core.flags()
+
+
+def _is_list(value):
+    return isinstance(value, (list, tuple, set, range)) or (
+        hasattr(value, "tolist") and getattr(value, "ndim", 0) > 0
+    )
+
+
+def _text(value):
+    """A value as the command line has it; lists of lists are separated by semicolons."""
+    if _is_list(value):
+        parts = list(value)
+        return (";" if any(_is_list(part) for part in parts) else ",").join(map(_text, parts))
+    if isinstance(value, Mapping):
+        return ",".join(_pairs(value))
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if hasattr(value, "item"):  # a number of numpy's
+        return _text(value.item())
+    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+
+
+def _pairs(mapping):
+    return [f"{key}={_text(value)}" for key, value in mapping.items()]
+
+
+class _Files:
+    """Models and devices that are given as dicts, as files for one call."""
+
+    def __init__(self):
+        self._folder = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def folder(self):
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="kvcast-")
+        return Path(self._folder.name)
+
+    def path_of(self, keyword, value):
+        """The value, or the path of a file with it."""
+        if hasattr(value, "to_dict"):
+            value = value.to_dict()
+        if not isinstance(value, Mapping):
+            return value
+        name = value.get("_name_or_path") or value.get("name") or value.get("model_type")
+        name = str(name or keyword).rstrip("/").rsplit("/", 1)[-1]
+        place = self.folder() / str(len(list(self.folder().iterdir())))
+        place.mkdir()
+        path = place / f"{name}.json"
+        path.write_text(json.dumps(value, default=str))
+        return path
+
+    def in_words(self, line):
+        """A line without the folder's own name."""
+        if self._folder is None:
+            return line
+        parts = line.split(self._folder.name + "/")
+        return parts[0] + "".join(part.split("/", 1)[-1] for part in parts[1:])
+
+
+def _words(command, positional, keywords, files):
+    known = _flags().get(command, {})
+    words = command.split() + [_text(files.path_of("model", value)) for value in positional]
+    if "data" not in keywords and "KVCAST_DATA" not in os.environ and _data.is_dir():
+        words.append(f"--data={_data}")
+    if "--json" in known and "json" not in keywords:
+        words.append("--json")
+    for keyword, value in keywords.items():
+        if value is None or value is False:
+            continue
+        flag = "--" + keyword.strip("_").replace("_", "-")
+        if value is True:
+            words.append(flag)
+            continue
+        takes = known.get(flag, _takes_value)
+        if keyword in ("model", "hardware", "base", "auxiliary", "platform"):
+            if _is_list(value):
+                value = [files.path_of(keyword, one) for one in value]
+            else:
+                value = files.path_of(keyword, value)
+        if takes == _takes_values and isinstance(value, Mapping):
+            value = _pairs(value)
+        values = value if takes == _takes_values and _is_list(value) else [value]
+        words += [f"{flag}={_text(one)}" for one in values]
+    return words
+
+
+def _depth_of_caller():
+    """As warnings.warn counts it where it is called: 1 is the caller of this function."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals is globals():
+        depth, frame = depth + 1, frame.f_back
+    return depth
+
+
+def _call(command, positional=(), **keywords):
+    """(the JSON or None, columns or None, text) of a command."""
+    with _Files() as files:
+        words = _words(command, positional, keywords, files)
+        try:
+            document, table, text, messages = _core.run(words, Result, Error, RunError)
+        except (Error, RunError) as e:
+            raise type(e)(files.in_words(str(e))) from None
+        for line, is_warning in messages:
+            if is_warning:
+                warnings.warn(files.in_words(line), KvcastWarning, stacklevel=_depth_of_caller())
+            else:
+                _log.info("%s", files.in_words(line))
+    return document, table, text
+
+
+def command(name, *positional, **flags):
+    """Any command of the program: `command("estimate", model=..., hardware=...)`. Its JSON as a
+    `Result` or a list of them; the text that it prints where it has no JSON."""
+    document, _, text = _call(name, positional, **flags)
+    return text if document is None else document
+
+
+def estimate(model=None, hardware=None, **flags):
+    """One request: `kvcast estimate`.
+
+    model     a catalog name, a path, the content of a config.json, or a transformers config
+    hardware  a catalog name, a path, or the content of a hardware file
+    flags     method="plain", batch=1, prompt_len=1024 [tokens], output_len=128 [tokens],
+              attention="tiled", engine="ideal", dtype="fp16", tp=1, pp=1, breakdown=True, ...
+    Returns   ttft_s, tpot_s [s]; prefill_flops, decode_flops_per_token [FLOP]; kv_cache_bytes,
+              weight_bytes, peak_memory_bytes [bytes]; fits; bound; ttft_speedup, ...
+    With train=True, of one step of training: step_s [s], tokens_per_s, mfu, peak_memory_bytes, ...
+    """
+    return command("estimate", model=model, hardware=hardware, **flags)
+
+
+def sweep(model=None, hardware=None, **flags):
+    """The same over a grid: `kvcast sweep`. An axis is a list or the program's own text:
+    `prompt_len="1k..128k:x2"`, `set={"num_key_value_heads": [1, 8]}`.
+
+    Returns a `Table` with a row for each point, in the order and with the columns of the program's
+    CSV. With csv=FILE the rows go to the file and a summary is returned; with dry_run=True the
+    number of points.
+    """
+    is_summary = flags.get("csv") is not None or bool(flags.get("dry_run"))
+    document, columns, _ = _call(
+        "sweep", model=model, hardware=hardware, json=is_summary or None, **flags
+    )
+    return document if columns is None else Table(columns)
+
+
+def simulate_prefill(model=None, hardware=None, **flags):
+    """One prompt on several devices: `kvcast simulate prefill`. flags: schedule="tsp" or "kvr",
+    devices, partition="even", "search" or tokens of each device, prompt_len, link_gb_per_s [1e9
+    bytes/s], link_latency_s [s], ... Returns ttft_s, makespan_s, finish_s [s, by device],
+    partition_tokens, message_bytes, messages, events."""
+    return command("simulate prefill", model=model, hardware=hardware, **flags)
+
+
+def simulate_serving(model=None, hardware=None, **flags):
+    """A queue of requests: `kvcast simulate serving`. flags: requests=FILE, or arrivals=
+    "poisson:rate=1", prompt_lens, output_lens [tokens]; engine, scheduler, slo={"ttft": s, "tpot":
+    s}. Returns requests, finished, duration_s [s], request_throughput [1/s],
+    output_token_throughput [tokens/s], ttft_s, tpot_s, itl_s, e2e_s [s; mean, p50, p90, p95, p99],
+    goodput_requests_per_s, ..."""
+    return command("simulate serving", model=model, hardware=hardware, **flags)
+
+
+def simulate_collective(**flags):
+    """An exchange of messages among devices: `kvcast simulate collective`."""
+    return command("simulate collective", **flags)
+
+
+def partition_search(model=None, hardware=None, **flags):
+    """The best split of a prompt over devices: `kvcast partition search`. Returns partition_tokens,
+    partition_boundaries [tokens], ttft_s, lower_bound_s [s], evaluations."""
+    return command("partition search", model=model, hardware=hardware, **flags)
+
+
+def partition_table(model=None, hardware=None, **flags):
+    """Such splits over prompt lengths: `kvcast partition table`."""
+    return command("partition table", model=model, hardware=hardware, **flags)
+
+
+def partition_lookup(*positional, **flags):
+    """A split interpolated from a table: `kvcast partition lookup`."""
+    return command("partition lookup", *positional, **flags)
+
+
+def choose_slim(model=None, hardware=None, **flags):
+    """Slim attention's options, ranked: `kvcast choose slim`."""
+    return command("choose slim", model=model, hardware=hardware, **flags)
+
+
+def choose_mlkv(model=None, hardware=None, **flags):
+    """MLKV's layers and heads, ranked: `kvcast choose mlkv`."""
+    return command("choose mlkv", model=model, hardware=hardware, **flags)
+
+
+def choose_keep_rate(model=None, hardware=None, **flags):
+    """How much of the prompt to keep: `kvcast choose keep-rate`."""
+    return command("choose keep-rate", model=model, hardware=hardware, **flags)
+
+
+def choose_devices(model=None, hardware=None, **flags):
+    """How many devices and which parallelism: `kvcast choose devices`."""
+    return command("choose devices", model=model, hardware=hardware, **flags)
+
+
+def choose_serving(model=None, hardware=None, **flags):
+    """A server's options under an objective: `kvcast choose serving`."""
+    return command("choose serving", model=model, hardware=hardware, **flags)
+
+
+def convert_slim(source, output, **flags):
+    """A checkpoint for Slim attention: `kvcast convert slim IN OUT`."""
+    return command("convert slim", source, output, **flags)
+
+
+def convert_mlkv(source, output, **flags):
+    """A checkpoint with shared KV heads: `kvcast convert mlkv IN OUT`."""
+    return command("convert mlkv", source, output, **flags)
+
+
+def convert_prune(source, output, **flags):
+    """A checkpoint with fewer layers: `kvcast convert prune IN OUT`."""
+    return command("convert prune", source, output, **flags)
+
+
+def convert_kvp(*positional, **flags):
+    """A checkpoint for KV Prediction: `kvcast convert kvp`."""
+    return command("convert kvp", *positional, **flags)
+
+
+def validate(**flags):
+    """Forecasts against measurements: `kvcast validate`. flags: measurements=FILE, or measure=True.
+    Returns rows (predicted, measured [s or bytes], relative_error) and their summary (mape,
+    worst)."""
+    return command("validate", **flags)
+
+
+def calibrate(**flags):
+    """A hardware file of this machine by micro-benchmarks: `kvcast calibrate`, output=FILE.json."""
+    return command("calibrate", **flags)
+
+
+def reproduce(*tables, **flags):
+    """The papers' tables beside what kvcast computes: `kvcast reproduce`. Returns rows (source,
+    cell, published, ours, relative_error) and a summary."""
+    return command("reproduce", *tables, **flags)
+
+
+def model_show(model, **flags):
+    """One model: `kvcast model show`. Returns parameters, hidden_size, num_hidden_layers,
+    kv_cache_bytes_per_token [bytes], weight_bytes [bytes], ..."""
+    return command("model show", model, **flags)
+
+
+def model_list():
+    """The catalog's models, a row each: `kvcast model list`."""
+    return command("model list")
+
+
+def hardware_show(hardware, **flags):
+    """One device: `kvcast hardware show`. Values with their sources: peak_flops_per_second [FLOP/s],
+    memory_bandwidth_bytes_per_s [bytes/s], memory_capacity_bytes [bytes], ..."""
+    return command("hardware show", hardware, **flags)
+
+
+def hardware_list():
+    """The catalog's devices, a row each: `kvcast hardware list`."""
+    return command("hardware list")
+
+
+def engine_show(engine, **flags):
+    """One engine: `kvcast engine show`."""
+    return command("engine show", engine, **flags)
+
+
+def engine_list():
+    """The engines, a row each: `kvcast engine list`."""
+    return command("engine list")
+
+
+def train(**flags):
+    """Trains on this CPU: `kvcast train`. flags: model, text=FILE, output=FOLDER, steps, batch,
+    seq_len [tokens], ... Returns steps, loss, validation_loss [nats], tokens_per_s, step_s [s]."""
+    return command("train", **flags)
+
+
+def run(model=None, prompt=None, tokens=None, logits=None, **flags):
+    """Runs a checkpoint on this CPU: `kvcast run`.
+
+    model    a folder with config.json and safetensors, or a GGUF file
+    prompt   text, or
+    tokens   token ids, or a list of them for each sequence
+    logits   True: returned as an array; a path: written there
+    flags    output_len=128 [tokens], method="plain", count=True, threads=N, ...
+    Returns  generated_tokens, text; ttft_s, tpot_s [s]; kv_cache_bytes [bytes]; analytic_flops,
+             counted_flops [FLOP]; logits: float32 (float64 with dtype="fp64") [positions, vocab]
+             of the prompt, a batch before them if there are several sequences
+    """
+    if logits is not True:
+        return command("run", model=model, prompt=prompt, tokens=tokens, logits=logits, **flags)
+    with tempfile.TemporaryDirectory(prefix="kvcast-") as folder:
+        file = os.path.join(folder, "logits.safetensors")
+        result = command("run", model=model, prompt=prompt, tokens=tokens, logits=file, **flags)
+        result["logits"] = _read_logits(file)
+    return result
+
+
+def _read_logits(file):
+    """The tensor `logits` of a safetensors file: 8 bytes of the header's length, a JSON header, the
+    numbers."""
+    import numpy
+
+    content = Path(file).read_bytes()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    info = json.loads(content[8:begin])["logits"]
+    dtype = {"F32": "<f4", "F64": "<f8"}[info["dtype"]]
+    first, last = info["data_offsets"]
+    numbers = numpy.frombuffer(content, dtype, (last - first) // int(dtype[-1]), begin + first)
+    return numbers.reshape(info["shape"])
+
+
+def graph(model, pass_="prefill", **flags):
+    """The recorded operators of a pass: `kvcast model show --operators`. pass_: "prefill", "decode"
+    (the first step) or "training"; flags: method, attention, dtype, batch, prompt_len [tokens], ...
+    Returns a `Graph` of operators with their FLOPs and bytes at these sizes."""
+    document = command("model show", model, operators=True, pass_=pass_, **flags)
+    return Graph(document["name"], pass_, [Operator(row) for row in document["operators"]])

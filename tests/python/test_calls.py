@@ -1,0 +1,165 @@
+"""Errors, warnings, threads, Ctrl-C and what a call costs."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+
+import pytest
+
+import kvcast
+
+LLAMA = dict(model="llama-7b", hardware="a100-80gb")
+
+
+@pytest.mark.parametrize(
+    "keywords, words",
+    [
+        (dict(LLAMA, prompt_leng=3), "--model llama-7b --hardware a100-80gb --prompt-leng 3"),
+        (dict(LLAMA, prompt_len="x"), "--model llama-7b --hardware a100-80gb --prompt-len x"),
+        (dict(LLAMA, method="slmi"), "--model llama-7b --hardware a100-80gb --method slmi"),
+        (dict(LLAMA, batch=True), "--model llama-7b --hardware a100-80gb --batch"),
+        (dict(model="lama-7b", hardware="h200"), "--model lama-7b --hardware h200"),
+        (dict(model="llama-7b"), "--model llama-7b"),
+        (dict(LLAMA, dtype=["fp16", "fp32"]),
+         "--model llama-7b --hardware a100-80gb --dtype fp16,fp32"),
+    ],
+)
+def test_a_wrong_request_is_the_program_s_line(program, keywords, words):
+    done = program("estimate", *words.split())
+    assert done.returncode == 2 and done.stdout == ""
+    with pytest.raises(ValueError) as e:
+        kvcast.estimate(**keywords)
+    assert type(e.value) is kvcast.Error
+    assert "kvcast: " + str(e.value) + "\n" == done.stderr
+
+
+def test_a_fault_of_a_run_is_a_run_error(program):
+    words = ["sweep", "--model", "llama-7b", "--hardware", "h200", "--csv", "/dev/full"]
+    done = program(*words)
+    assert done.returncode == 1
+    with pytest.raises(RuntimeError) as e:
+        kvcast.sweep(model="llama-7b", hardware="h200", csv="/dev/full")
+    assert type(e.value) is kvcast.RunError
+    assert "kvcast: " + str(e.value) == done.stderr.splitlines()[-1]
+
+
+def test_warnings_are_python_s():
+    with pytest.warns(kvcast.KvcastWarning, match="context"):
+        kvcast.estimate(**LLAMA, prompt_len=100_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kvcast.estimate(**LLAMA, prompt_len=100_000, quiet=True)
+
+
+def test_nothing_is_printed(capfd):
+    kvcast.estimate(**LLAMA, breakdown=True)
+    kvcast.sweep(**LLAMA, batch=[1, 2])
+    with pytest.raises(kvcast.Error):
+        kvcast.estimate(model="no", hardware="no")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_output_is_written_and_an_input_is_refused_as_output(tmp_path):
+    """The rules of one call's flags are not those of the next, whose flags lie where they lay."""
+    for i in range(20):
+        kvcast.estimate(**LLAMA, quiet=True)
+        kvcast.model_show("llama-7b", graph=tmp_path / f"{i}.dot")
+        kvcast.sweep(**LLAMA, csv=tmp_path / f"{i}.csv")
+    assert len(list(tmp_path.iterdir())) == 40
+    with pytest.raises(kvcast.Error, match="another file|writes too|in the catalog|is read"):
+        kvcast.model_show("data/models/llama-7b.json", graph="data/models/llama-7b.json")
+
+
+def test_threads_get_their_own_answers():
+    lengths = [100 * (i + 1) for i in range(12)]
+    alone = [kvcast.estimate(**LLAMA, prompt_len=n).to_dict() for n in lengths]
+    found = {}
+    failures = []
+
+    def work(first):
+        try:
+            for n in lengths[first::3] * 3:
+                found.setdefault(n, []).append(kvcast.estimate(**LLAMA, prompt_len=n).to_dict())
+                with pytest.raises(kvcast.Error, match=f'"x{n}"'):
+                    kvcast.estimate(**LLAMA, prompt_len=f"x{n}")
+        except BaseException as e:  # a failure on a thread is nobody's otherwise
+            failures.append(e)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures
+    for n, expected in zip(lengths, alone):
+        assert found[n] == [expected] * 3
+
+
+def test_other_threads_go_on_while_a_call_works():
+    """The interpreter's lock is not held: a thread counts while the sweep runs."""
+    done = threading.Event()
+
+    def sweep():
+        kvcast.sweep(**LLAMA, prompt_len="1..3000", batch="1..100", threads=1, quiet=True)
+        done.set()
+
+    thread = threading.Thread(target=sweep)
+    thread.start()
+    turns = 0
+    while not done.is_set():
+        turns += 1
+        time.sleep(0.001)
+    thread.join()
+    assert turns > 20
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "kvcast.sweep(model='llama-7b', hardware='a100-80gb', prompt_len='10000..12000', "
+        "method='kvr:p=8,partition=search')",
+        "kvcast.simulate_serving(model='llama-7b', hardware='a100-80gb', engine='vllm', "
+        "arrivals='poisson:rate=2', num_requests=10**7, prompt_lens=500, output_lens=200)",
+    ],
+)
+def test_ctrl_c_ends_a_call_and_the_next_one_works(call):
+    code = (
+        "import kvcast, sys\n"
+        "print('ready', flush=True)\n"
+        f"try:\n    {call}\nexcept KeyboardInterrupt:\n    print('stopped', flush=True)\n"
+        "print(kvcast.estimate(model='llama-7b', hardware='a100-80gb').fits)\n"
+        "print(len(kvcast.sweep(model='llama-7b', hardware='a100-80gb', quiet=True)))\n"
+        "print(kvcast.simulate_prefill(model='llama-7b', hardware='a100-80gb', devices=2,"
+        " link_gb_per_s=50, schedule='kvr').ttft_s > 0)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(1.5)
+    child.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    output, _ = child.communicate(timeout=60)
+    assert output.split() == ["stopped", "True", "1", "True"]
+    assert time.monotonic() - started < 20
+
+
+def test_a_call_costs_little_more_than_its_work():
+    """A request that is refused before any work: building the flags, parsing, translating."""
+    def refused():
+        with pytest.raises(kvcast.Error):
+            kvcast.hardware_show("h200", nothing=1)
+
+    refused()
+    best = min(_seconds(refused) for _ in range(200))
+    print(f"a call: {1e6 * best:.0f} us")
+    assert best < 0.005
+
+
+def _seconds(work):
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
