@@ -124,6 +124,7 @@ ordered_json run_json(const RunOptions& o, const Checkpoint& checkpoint,
                  {"method", to_string(methods)},
                  {"attention", o.attention},
                  {"dtype", o.dtype},
+                 {"weights", o.weights},
                  {"threads", threads},
                  {"batch", g.tokens.size()},
                  {"prompt_len", prompt_len},
@@ -344,6 +345,10 @@ void add_run(Command app, const Globals& globals) {
   c.add("--elementwise", o->elementwise);
   c.add("--skip-unread-rows", o->skip_unread_rows);
   c.add("--dtype", o->dtype, "fp32, or fp64 (plain loops in double precision, slow)");
+  c.add("--weights as-stored|fp32", o->weights,
+        "fp32, or as-stored: matrices stay in the file's types where products read them (bf16, "
+        "fp16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K)");
+  c.add("--arithmetic fp32", o->arithmetic, "what products multiply and add in");
   c.add("--random-weights SEED", o->random_weights,
         "random weights from this seed; MODEL is then a catalog name or a config.json");
   c.add("--chunk TOKENS", o->chunk, "prefill this many prompt tokens at a time");

@@ -27,6 +27,15 @@ DType parse_run_dtype(const std::string& text) {
   throw Error("--dtype", text, "fp32 or fp64");
 }
 
+/// The types that weights stay in: those of the files, or fp32.
+WeightTypes parse_run_weights(const RunOptions& o, const Checkpoint& checkpoint) {
+  if (o.arithmetic != "fp32") throw Error("--arithmetic", o.arithmetic, "fp32");
+  if (o.weights == "fp32") return DType::FP32;
+  if (o.weights != "as-stored") throw Error("--weights", o.weights, "as-stored or fp32");
+  if (o.dtype != "fp32") throw Error("--weights as-stored", "--dtype " + o.dtype, "fp32");
+  return execute::stored_weight_types(checkpoint);
+}
+
 /// Without this check the system would kill the process when memory runs out.
 void check_memory(const Architecture& a, const execute::SessionOptions& options,
                   const roofline::DesignPoint& point, const RunRanks* ranks) {
@@ -93,8 +102,9 @@ Checkpoint open_checkpoint(const RunOptions& o, const Globals& globals) {
   return checkpoint;
 }
 
-execute::SessionOptions session_options(const RunOptions& o, const Architecture& a,
+execute::SessionOptions session_options(const RunOptions& o, const Checkpoint& checkpoint,
                                         std::size_t decoder_tokens, const Catalog& catalog) {
+  const Architecture& a = checkpoint.architecture();
   execute::SessionOptions s;
   s.methods = with_ranks_of_mpirun(parse_methods(o.method));
   apply_semantics(o.semantics, a, s.methods);
@@ -108,6 +118,7 @@ execute::SessionOptions session_options(const RunOptions& o, const Architecture&
   s.skip_unread_rows = lowering.skip_unread_rows;
   s.loops = o.count ? execute::Loops::Counting : execute::Loops::Fast;
   s.dtype = parse_run_dtype(o.dtype);
+  s.weights = parse_run_weights(o, checkpoint);
   s.logits = o.logits.empty() ? Logits::Last : Logits::All;
   s.decoder_tokens = decoder_tokens;
   if (!o.chunk.empty()) s.chunk = parse_token_count(o.chunk, "--chunk");
@@ -143,7 +154,7 @@ RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* 
   }
 
   execute::SessionOptions& options = job.options;
-  options = session_options(o, a, request.tokens.front().size(), globals.catalog());
+  options = session_options(o, checkpoint, request.tokens.front().size(), globals.catalog());
   std::size_t prompt_len =
       a.encoder_decoder
           ? (a.num_mel_bins > 0 ? a.max_source_positions : request.encoder_tokens[0].size())
@@ -192,10 +203,10 @@ std::string common_text(const RunOptions& o, const RunJob& job, const Globals& g
     random = o.random_weights + " " + file_fingerprint(config);
   }
   return fmt::format(
-      "{} {} {} {} {} {} {} {} {} '{}' {} '{}' {} {} '{}' {}", KVCAST_VERSION,
+      "{} {} {} {} {} {} {} {} {} {} '{}' {} '{}' {} {} '{}' {}", KVCAST_VERSION,
       fingerprint(job.checkpoint), fingerprint(job.request.tokens), to_string(job.options.methods),
-      o.attention, o.elementwise, o.dtype, o.output_len, o.logits.empty(), random, o.count, o.chunk,
-      o.skip_unread_rows, o.rounds, to_string(o.parallelism.parallelism()),
+      o.attention, o.elementwise, o.dtype, o.weights, o.output_len, o.logits.empty(), random,
+      o.count, o.chunk, o.skip_unread_rows, o.rounds, to_string(o.parallelism.parallelism()),
       fmt::join(job.options.share ? job.options.share->partition : std::vector<std::uint64_t>{},
                 "/"));
 }

@@ -22,6 +22,8 @@ struct RunOptions {
   std::string elementwise;
   bool skip_unread_rows = false;
   std::string dtype = "fp32";
+  std::string weights = "fp32";
+  std::string arithmetic = "fp32";
   RunInputs inputs;
   std::string output_len = "16";
   std::string chunk;
@@ -55,7 +57,7 @@ struct RunJob {
 
 Checkpoint open_checkpoint(const RunOptions& o, const Globals& globals);
 /// `decoder_tokens` as in SessionOptions. Throws Error naming the flag.
-execute::SessionOptions session_options(const RunOptions& o, const Architecture& a,
+execute::SessionOptions session_options(const RunOptions& o, const Checkpoint& checkpoint,
                                         std::size_t decoder_tokens, const Catalog& catalog);
 
 /// The whole request, checked: Error says what is wrong with it, before the run. `ranks` of a

@@ -59,8 +59,7 @@ void run_requests(const RunOptions& o, const RunRequestsFlags& flags, const Glob
   const Objective objective = parse_objective(flags.slo);
   const int threads = execute::use_threads(o.threads);
   const Checkpoint checkpoint = open_checkpoint(o, globals);
-  const execute::SessionOptions options =
-      session_options(o, checkpoint.architecture(), 1, globals.catalog());
+  const execute::SessionOptions options = session_options(o, checkpoint, 1, globals.catalog());
   execute::check_checkpoint(checkpoint, options);
   const auto find_model = [&](const std::string& name) {
     return options.open ? options.open(name).architecture() : Checkpoint(name).architecture();

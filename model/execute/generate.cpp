@@ -224,7 +224,8 @@ Lowering session_lowering(const SessionOptions& options) {
   l.attention = options.attention;
   l.elementwise = options.elementwise;
   l.skip_unread_rows = options.skip_unread_rows;
-  l.weights = l.activations = l.cache = options.dtype;
+  l.activations = l.cache = options.dtype;
+  l.weights = options.dtype == DType::FP32 ? options.weights : options.dtype;
   return l;
 }
 
@@ -247,8 +248,10 @@ std::uint64_t tokens_to_share(const Architecture& a, SessionOptions options,
   return shared_tokens(record_session(a, options, opened), prompt_len);
 }
 
-double needed_bytes(const Architecture& a, const SessionOptions& options, std::uint64_t batch,
+double needed_bytes(const Architecture& a, SessionOptions options, std::uint64_t batch,
                     std::uint64_t prompt_len, std::uint64_t output_len) {
+  // What counting loops hold, whatever they count.
+  if (loops_of(options) == Loops::Counting) options.weights = options.dtype;
   OpenedModels opened;
   const Recording r = record_session(a, options, opened);
   const std::uint64_t start = a.encoder_decoder ? options.decoder_tokens : prompt_len;

@@ -28,6 +28,8 @@ struct SessionOptions {
   /// FP32 or FP64, for weights, cache, activations and arithmetic. FP64 always runs the counting
   /// loops; it shows what is equal but for rounding.
   DType dtype = DType::FP32;
+  /// What FP32 sessions keep weights in: FP32, or stored_weight_types() of the checkpoint.
+  WeightTypes weights = DType::FP32;
   /// Encoder-decoder models: tokens that the decoder starts from.
   std::uint64_t decoder_tokens = 1;
   /// Decoder-only models: prompt tokens that prefill takes at a time; 0: all.
@@ -170,7 +172,7 @@ std::uint64_t tokens_to_share(const Architecture& a, SessionOptions options,
 /// Bytes that a session and one run of it will need: weights, cache and the larger peak of
 /// activations. `prompt_len` as in estimates (encoder-decoder models: the encoder's). Throws Error
 /// when the methods do not fit the model.
-double needed_bytes(const Architecture& a, const SessionOptions& options, std::uint64_t batch,
+double needed_bytes(const Architecture& a, SessionOptions options, std::uint64_t batch,
                     std::uint64_t prompt_len, std::uint64_t output_len);
 
 }  // namespace kvcast::execute

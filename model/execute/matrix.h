@@ -6,14 +6,16 @@
 #include <functional>
 #include <span>
 
+#include "model/base/dtype.h"
 #include "model/execute/arena.h"
 #include "model/execute/block_product.h"
 
 namespace kvcast::execute {
 
 /// A weight [out, in], kept in panels of some outputs side by side, [out/panel][in][panel], as wide
-/// as the tiles of multiply_block. Numbers are added up in an order that depends on the sizes
-/// alone: the results are the same on any number of threads.
+/// as the tiles of multiply_block; or in strips of the type that a file stores it in. Numbers are
+/// added up in an order that depends on the sizes alone: the results are the same on any number of
+/// threads.
 class Matrix {
  public:
   /// `fill(first_row, rows)` gets `rows.size() / in` consecutive rows of the weight, row-major; it
@@ -21,6 +23,10 @@ class Matrix {
   using Fill = std::function<void(std::size_t first_row, std::span<float> rows)>;
   /// The numbers lie in `store`, which must outlive the matrix.
   Matrix(std::size_t out, std::size_t in, const Fill& fill, FloatStore& store);
+  /// The same with rows of the blocks of `dtype`, which has_strips().
+  using FillStored =
+      std::function<void(std::size_t first_row, std::size_t rows, std::span<std::byte> blocks)>;
+  Matrix(std::size_t out, std::size_t in, DType dtype, const FillStored& fill, FloatStore& store);
 
   std::uint64_t bytes() const;
 
@@ -32,15 +38,26 @@ class Matrix {
                         const float* bias) const;
 
  private:
+  /// Inputs of a group of outputs as panels: `rows` inputs from one panel to the next.
+  struct Panels {
+    const float* data;
+    std::size_t rows;
+  };
+  std::size_t group_size() const;
+  template <typename Pack>
+  void pack_groups(Pack pack_group) const;
+  Panels panels(std::size_t group_index, std::size_t first_in, std::size_t count_in,
+                float* room) const;
   void stream(const float* x, std::size_t rows, float* y, const float* bias) const;
-  void multiply_group(std::size_t group_index, std::size_t first_in, std::size_t count_in,
-                      const float* x, std::size_t step, std::size_t rows, float* sums,
-                      bool accumulate) const;
+  void multiply_stretch(std::size_t group_index, std::size_t first_in, std::size_t count_in,
+                        const float* x, const float* sums_of_x, std::size_t rows,
+                        float* sums) const;
   void write_group(std::size_t group_index, const float* sums, std::size_t parts, std::size_t rows,
                    float* y, const float* bias) const;
 
   std::size_t out_;
   std::size_t in_;
+  DType dtype_ = DType::FP32;  ///< of strips, or FP32: panels
   float* data_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "model/execute/stored_blocks.h"
 #include "model/record/recording.h"
 
 namespace kvcast::execute {
@@ -108,6 +109,20 @@ WeightReader reader_of(const std::vector<ModelWeights>& models, const TensorInfo
   return model.checkpoint->reader(own_info(weight, model));
 }
 
+WeightTypes stored_weight_types(const Checkpoint& checkpoint) {
+  WeightTypes types = DType::FP32;
+  types.text = "as-stored";
+  types.in_file = std::make_shared<const WeightTypes::InFile>(
+      [checkpoint](const std::string& weight) -> std::optional<DType> {
+        if (!checkpoint.holds(weight)) return {};
+        const WeightReader reader = checkpoint.reader(weight);
+        const std::optional<DType> dtype = reader.stored_dtype();
+        const bool kept = dtype && has_strips(*dtype) && reader.shape().size() == 2;
+        return kept ? dtype : std::nullopt;
+      });
+  return types;
+}
+
 WeightStore::WeightStore(const std::vector<ModelWeights>& models,
                          const std::vector<const Graph*>& graphs, WeightForm form, DType dtype)
     : dtype_(dtype) {
@@ -137,12 +152,20 @@ void WeightStore::load(Weight& weight, const WeightReader& source, const WeightU
     // frame.
     const std::size_t kernel = info.shape.size() > 2 ? info.shape[2].constant() : 1;
     const std::size_t of_each = rows / use.matrices;
+    // In the type that the graphs say, if the file's rows have it.
+    const bool as_stored =
+        info.shape.size() == 2 && has_strips(info.dtype) && source.stored_dtype() == info.dtype;
     for (std::size_t first_row = 0; first_row < rows; first_row += of_each) {
       const auto fill = [&](std::size_t first, std::span<float> out) {
         source.read_rows(first_row + first, out);
         if (kernel > 1) swap_last_dims(out, row / kernel, kernel);
       };
-      bytes_ += weight.matrices.emplace_back(of_each, row, fill, store_).bytes();
+      const auto fill_stored = [&](std::size_t first, std::size_t n, std::span<std::byte> out) {
+        source.read_stored(first_row + first, n, out);
+      };
+      weight.matrices.push_back(as_stored ? Matrix(of_each, row, info.dtype, fill_stored, store_)
+                                          : Matrix(of_each, row, fill, store_));
+      bytes_ += weight.matrices.back().bytes();
     }
   }
   if (form == WeightForm::Packed && use.table) {

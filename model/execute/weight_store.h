@@ -37,11 +37,16 @@ void check_weights(const std::vector<ModelWeights>& models,
 /// Of a weight, wherever its checkpoint has it.
 WeightReader reader_of(const std::vector<ModelWeights>& models, const TensorInfo& weight);
 
+/// The types in which a session can keep the checkpoint's weights: matrices in the file's where
+/// products read it, everything else in FP32.
+WeightTypes stored_weight_types(const Checkpoint& checkpoint);
+
 struct WeightUse;  // weight_store.cpp
 
 class WeightStore final : public TensorStore {
  public:
-  /// Reads every weight of the graphs as numbers of `dtype`: FP32, or in the plain form FP64.
+  /// Reads every weight of the graphs as numbers of `dtype`: FP32, or in the plain form FP64. In
+  /// the packed form a matrix stays as its file stores it if the graphs have it in that type.
   /// Throws Error as check_weights does, and for numbers that are not finite.
   WeightStore(const std::vector<ModelWeights>& models, const std::vector<const Graph*>& graphs,
               WeightForm form, DType dtype = DType::FP32);

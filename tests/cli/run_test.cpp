@@ -295,6 +295,26 @@ TEST_CASE("run: the tokens of each expert, which forecasts then expect") {
   check_contains(sweep.output, {csv});
 }
 
+TEST_CASE("run: --weights as-stored keeps what products read, and refuses what they cannot") {
+  const Case c("llama_gqa_llama3_rope");
+  const std::string arguments = "--json --output-len 3 --tokens " + joined(c.sequences("prompt"));
+  const json fp32 = run_json(c.run(arguments));
+  CHECK(fp32["weights"] == "fp32");
+  // A file of FP32 numbers: nothing changes.
+  const json stored = run_json(c.run(arguments + " --weights as-stored --arithmetic fp32"));
+  CHECK(stored["weights"] == "as-stored");
+  CHECK(stored["generated_tokens"] == fp32["generated_tokens"]);
+  CHECK(stored["weight_bytes"] == fp32["weight_bytes"]);
+  const auto refused = [&](const std::string& more, const std::string& line) {
+    const ProgramResult result = run_program(c.run(arguments + more));
+    CHECK(result.status == 2);
+    check_contains(result.errors, {line});
+  };
+  refused(" --weights q8", "--weights: got q8, expected as-stored or fp32");
+  refused(" --weights as-stored --dtype fp64", "got --dtype fp64, expected fp32");
+  refused(" --arithmetic bf16", "--arithmetic: got bf16, expected fp32");
+}
+
 TEST_CASE("run: a real model goes on with a text") {
   if (smollm_is_missing()) return;
   const std::string model = "run --quiet --model " + smollm.string() + " ";

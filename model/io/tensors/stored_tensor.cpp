@@ -260,7 +260,7 @@ void read_q6_k(const std::byte* block, float* out) {
 }
 
 template <auto read_block>
-void read_blocks(const DTypeWidth& block, const std::byte* from, std::span<float> out) {
+void convert_blocks(const DTypeWidth& block, const std::byte* from, std::span<float> out) {
   const auto elements = static_cast<std::size_t>(block.block_elements);
   const auto bytes = static_cast<std::size_t>(block.block_bits) / 8;
   for (std::size_t i = 0; i < out.size(); i += elements, from += bytes) {
@@ -280,19 +280,19 @@ void convert(DType dtype, const std::byte* from, std::span<float> out) {
         out[i] = std::bit_cast<float>(std::uint32_t{load<std::uint16_t>(from + 2 * i)} << 16);
       }
       return;
-    case DType::Q8_0: read_blocks<read_q8_0>(block, from, out); return;
-    case DType::Q4_0: read_blocks<read_q4_0>(block, from, out); return;
-    case DType::Q4_1: read_blocks<read_q4_1>(block, from, out); return;
-    case DType::Q5_0: read_blocks<read_q5_0>(block, from, out); return;
-    case DType::Q5_1: read_blocks<read_q5_1>(block, from, out); return;
-    case DType::Q2_K: read_blocks<read_q2_k>(block, from, out); return;
-    case DType::Q3_K: read_blocks<read_q3_k>(block, from, out); return;
-    case DType::IQ4_NL: read_blocks<read_iq4_nl>(block, from, out); return;
-    case DType::IQ4_XS: read_blocks<read_iq4_xs>(block, from, out); return;
-    case DType::Q4_K: read_blocks<read_q4_k>(block, from, out); return;
-    case DType::Q5_K: read_blocks<read_q5_k>(block, from, out); return;
-    case DType::Q6_K: read_blocks<read_q6_k>(block, from, out); return;
-    case DType::MXFP4: read_blocks<read_mxfp4>(block, from, out); return;
+    case DType::Q8_0: convert_blocks<read_q8_0>(block, from, out); return;
+    case DType::Q4_0: convert_blocks<read_q4_0>(block, from, out); return;
+    case DType::Q4_1: convert_blocks<read_q4_1>(block, from, out); return;
+    case DType::Q5_0: convert_blocks<read_q5_0>(block, from, out); return;
+    case DType::Q5_1: convert_blocks<read_q5_1>(block, from, out); return;
+    case DType::Q2_K: convert_blocks<read_q2_k>(block, from, out); return;
+    case DType::Q3_K: convert_blocks<read_q3_k>(block, from, out); return;
+    case DType::IQ4_NL: convert_blocks<read_iq4_nl>(block, from, out); return;
+    case DType::IQ4_XS: convert_blocks<read_iq4_xs>(block, from, out); return;
+    case DType::Q4_K: convert_blocks<read_q4_k>(block, from, out); return;
+    case DType::Q5_K: convert_blocks<read_q5_k>(block, from, out); return;
+    case DType::Q6_K: convert_blocks<read_q6_k>(block, from, out); return;
+    case DType::MXFP4: convert_blocks<read_mxfp4>(block, from, out); return;
     case DType::FP64:
       for (std::size_t i = 0; i < out.size(); ++i) {
         out[i] = static_cast<float>(load<double>(from + 8 * i));
@@ -355,6 +355,41 @@ void read_converted(const StoredTensor& tensor, std::uint64_t first, std::span<N
   }
 }
 
+/// Where the halves of a block lie that scale its numbers; of plain halves all numbers.
+std::vector<std::size_t> halves_of(DType dtype) {
+  switch (dtype) {
+    case DType::FP16:
+    case DType::Q8_0:
+    case DType::Q4_0:
+    case DType::Q5_0: return {0};
+    case DType::Q4_1:
+    case DType::Q5_1:
+    case DType::Q4_K:
+    case DType::Q5_K: return {0, 2};
+    case DType::Q2_K: return {80, 82};
+    case DType::Q3_K: return {108};
+    case DType::Q6_K: return {208};
+    default: return {};
+  }
+}
+
+/// Whether all numbers of these blocks are finite: they are where their scales are.
+bool has_finite_numbers(DType dtype, std::span<const std::byte> blocks) {
+  const std::size_t step = static_cast<std::size_t>(width(dtype).block_bits) / 8;
+  const auto worst = [&](std::size_t at) {
+    std::uint16_t most = 0;
+    for (; at < blocks.size(); at += step) {
+      most = std::max<std::uint16_t>(most, load<std::uint16_t>(&blocks[at]) & 0x7fffu);
+    }
+    return most;
+  };
+  if (dtype == DType::BF16) return worst(0) < 0x7f80u;
+  const std::vector<std::size_t> halves = halves_of(dtype);
+  KVCAST_ASSERT(!halves.empty());
+  return std::all_of(halves.begin(), halves.end(),
+                     [&](std::size_t at) { return worst(at) < 0x7c00u; });
+}
+
 }  // namespace
 
 std::uint64_t StoredTensor::elements() const {
@@ -384,6 +419,20 @@ void read_elements(const StoredTensor& tensor, std::uint64_t first, std::span<fl
 
 void read_elements(const StoredTensor& tensor, std::uint64_t first, std::span<double> out) {
   read_converted(tensor, first, out);
+}
+
+void read_blocks(const StoredTensor& tensor, std::uint64_t first, std::span<std::byte> out) {
+  const DType dtype = tensor.readable_dtype();
+  const auto elements = static_cast<std::uint64_t>(width(dtype).block_elements);
+  const std::uint64_t block_bytes = static_cast<std::uint64_t>(width(dtype).block_bits) / 8;
+  KVCAST_ASSERT(first % elements == 0 && out.size() % block_bytes == 0);
+  const std::uint64_t begin = first / elements * block_bytes;
+  KVCAST_ASSERT(begin <= tensor.bytes.size() && out.size() <= tensor.bytes.size() - begin);
+  std::memcpy(out.data(), tensor.bytes.data() + begin, out.size());
+  if (has_finite_numbers(dtype, out)) return;
+  std::vector<float> numbers(out.size() / block_bytes * elements);
+  read_elements(tensor, first, std::span(numbers));  // says which one
+  KVCAST_ASSERT(false);
 }
 
 }  // namespace kvcast

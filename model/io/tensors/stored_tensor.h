@@ -46,5 +46,7 @@ std::string shortened(std::string_view text);
 void read_elements(const StoredTensor& tensor, std::uint64_t first, std::span<float> out);
 /// The same as fp64: FP64 exactly, the other types' fp32 values.
 void read_elements(const StoredTensor& tensor, std::uint64_t first, std::span<double> out);
+/// The bytes that hold elements from `first` on, whole blocks. Throws Error as above.
+void read_blocks(const StoredTensor& tensor, std::uint64_t first, std::span<std::byte> out);
 
 }  // namespace kvcast

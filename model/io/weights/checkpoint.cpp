@@ -139,6 +139,11 @@ void WeightReader::take_part(const TensorInfo& weight) {
            .first_number = part.first_column * product_from(own, 2)};
 }
 
+std::uint64_t WeightReader::row_of_whole(std::size_t row) const {
+  const RowPart& p = *part_;
+  return (p.first_block + row / p.block) * p.stored_block + p.first_row + row % p.block;
+}
+
 template <typename N>
 void WeightReader::read_part(std::size_t first, std::span<N> out) const {
   const RowPart& p = *part_;
@@ -146,8 +151,7 @@ void WeightReader::read_part(std::size_t first, std::span<N> out) const {
   const std::size_t rows = out.size() / p.row;
   for (std::size_t r = 0; r < rows;) {
     const std::uint64_t in_block = (first + r) % p.block;
-    const std::uint64_t at =
-        (p.first_block + (first + r) / p.block) * p.stored_block + p.first_row + in_block;
+    const std::uint64_t at = row_of_whole(first + r);
     // Of one block, and as many as are stored.
     const std::size_t n = std::min<std::size_t>(p.block - in_block, rows - r);
     const std::size_t there = at < p.stored_rows ? std::min<std::size_t>(n, p.stored_rows - at) : 0;
@@ -234,6 +238,38 @@ void WeightReader::read_numbers(std::size_t first, std::span<N> out) const {
       for (std::size_t i = 0; i < row; ++i) moved[i] = one[source_.columns[i]];
       std::copy(moved.begin(), moved.end(), one.begin());
     }
+  }
+}
+
+std::optional<DType> WeightReader::stored_dtype() const {
+  const bool as_it_is = !source_.transposed && source_.offset == 0 && !source_.negated_exponent &&
+                        source_.columns.empty();
+  if (!tensor().file || !as_it_is) return {};
+  const DType dtype = tensor().readable_dtype();
+  const auto block = static_cast<std::uint64_t>(width(dtype).block_elements);
+  const bool whole_blocks = !part_ || (part_->first_number % block == 0 && part_->row % block == 0);
+  const bool same = std::all_of(tensors_.begin(), tensors_.end(),
+                                [&](const StoredTensor& t) { return t.dtype == dtype; });
+  return whole_blocks && same ? std::optional(dtype) : std::nullopt;
+}
+
+void WeightReader::read_stored(std::size_t first, std::size_t rows,
+                               std::span<std::byte> out) const {
+  KVCAST_ASSERT(out.size() % rows == 0);
+  const std::size_t size = out.size() / rows;
+  const std::uint64_t of_piece = source_.pieces > 0 ? tensor().shape[0] : 0;
+  const std::uint64_t numbers = product_from(tensor().shape, source_.blocks > 0 ? 2 : 1);
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::span<std::byte> to = out.subspan(r * size, size);
+    std::uint64_t row = part_ ? row_of_whole(first + r) : first + r;
+    if (part_ && row >= part_->stored_rows) {
+      std::fill(to.begin(), to.end(), std::byte{0});  // zeros in every type
+      continue;
+    }
+    if (!source_.rows.empty()) row = source_.rows[row];
+    const StoredTensor& from = tensors_[of_piece > 0 ? row / of_piece : 0];
+    if (of_piece > 0) row %= of_piece;
+    read_blocks(from, row * numbers + (part_ ? part_->first_number : 0), to);
   }
 }
 
@@ -354,6 +390,13 @@ std::vector<const StoredTensor*> Checkpoint::find(const WeightSource& source) co
     if (!pieces.empty()) return pieces;
   }
   return {};
+}
+
+bool Checkpoint::holds(const std::string& weight) const {
+  if (seed_ || tensor_prefix_) return false;
+  const bool known = gguf_ ? (*gguf_weight_types(*gguf_, architecture_).in_file)(weight).has_value()
+                           : may_hold(architecture_, weight);
+  return known && !find(source_of(weight)).empty();
 }
 
 WeightReader Checkpoint::reader(const std::string& weight) const {

@@ -36,6 +36,12 @@ class WeightReader {
   void take_part(const TensorInfo& weight);
   /// The same as fp64: stored FP64 exactly, all else, random numbers too, the fp32 values.
   void read_rows(std::size_t first, std::span<double> out) const;
+  /// The type of the weight's rows where they lie in the file as they are; none where they are
+  /// made of what it holds.
+  std::optional<DType> stored_dtype() const;
+  /// Rows as the file holds them, of a weight with a stored_dtype(). Thread-safe. Throws Error as
+  /// read_rows does.
+  void read_stored(std::size_t first, std::size_t rows, std::span<std::byte> out) const;
   /// Lets go of the file's pages in memory; nothing to do for random numbers.
   void forget() const;
 
@@ -49,6 +55,8 @@ class WeightReader {
   template <typename N>
   void read_part(std::size_t first, std::span<N> out) const;
 
+  /// The row of the whole weight that row `row` of the part is; stored_rows or more: none.
+  std::uint64_t row_of_whole(std::size_t row) const;
   /// Row `row` of what the source's rows are taken from.
   template <typename N>
   void read_row(std::uint64_t row, std::span<N> out) const;
@@ -102,6 +110,8 @@ class Checkpoint {
   /// `weights` are all weights of the model, each checked before. Throws Error naming a stored
   /// tensor that none of them uses, in whole or in part, unless it is a known buffer.
   void check_nothing_left(const std::vector<std::string>& weights) const;
+  /// Whether it has the weight, in a file.
+  bool holds(const std::string& weight) const;
   /// Throws Error naming the file and the tensors looked for when the weight is missing.
   WeightReader reader(const std::string& weight) const;
   /// The same, or random numbers in the weight's shape; of a part those of the whole weight.

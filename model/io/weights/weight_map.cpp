@@ -510,6 +510,17 @@ WeightSource huggingface_weight(const Architecture& a, const std::string& name) 
   return source_in(names, a, parsed);
 }
 
+bool may_hold(const Architecture& a, const std::string& name) {
+  if (!a.converted_for.empty()) return true;
+  const WeightName parsed = parse_weight_name(name);
+  const Stack& stack = parsed.stack == "encoder." ? a.encoder : a.decoder;
+  if (parsed.layer && *parsed.layer >= stack.layers.size()) return false;
+  const Family* const family = find_family(a.model_type);
+  CheckpointNames names = (family != nullptr ? *family : all_families().front()).names;
+  if (family != nullptr && family->rename != nullptr) family->rename(a, parsed.stack, names);
+  return parsed.part == "head" || parsed.part == "embedding" || has_name(names, parsed);
+}
+
 WeightSource gguf_weight(const Architecture& a, const std::string& name, const HasTensor& has) {
   const Family* const family = find_family(a.model_type);
   if (family == nullptr || family->gguf.architecture == nullptr) {

@@ -52,6 +52,9 @@ std::string piece_name(std::string name, std::uint64_t number);
 /// by rows. Throws Error for more rows than any model has.
 WeightSource huggingface_weight(const Architecture& a, const std::string& name);
 
+/// Whether the weight can be in such a checkpoint; methods read others too.
+bool may_hold(const Architecture& a, const std::string& name);
+
 /// Whether a file has a tensor.
 using HasTensor = std::function<bool(std::string_view)>;
 

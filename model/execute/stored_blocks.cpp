@@ -1,0 +1,476 @@
+#include "model/execute/stored_blocks.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "model/base/error.h"
+#include "model/execute/vector_lanes.h"
+
+namespace kvcast::execute {
+namespace {
+
+template <std::size_t lanes>
+struct IntegersOf {
+  typedef std::uint32_t Words
+      __attribute__((vector_size(lanes * sizeof(float)), aligned(4), may_alias));
+  typedef std::int32_t Whole
+      __attribute__((vector_size(lanes * sizeof(float)), aligned(4), may_alias));
+  typedef std::uint16_t Halves
+      __attribute__((vector_size(lanes * sizeof(std::uint16_t)), aligned(2), may_alias));
+};
+/// A word of each row of a strip.
+template <std::size_t lanes>
+using Words = typename IntegersOf<lanes>::Words;
+template <std::size_t lanes>
+using Whole = typename IntegersOf<lanes>::Whole;
+template <std::size_t lanes>
+using Halves = typename IntegersOf<lanes>::Halves;
+
+/// Numbers below 2^31.
+template <std::size_t lanes>
+KVCAST_INLINE Vector<lanes> to_floats(Words<lanes> w) {
+  return __builtin_convertvector((Whole<lanes>)w, Vector<lanes>);
+}
+
+/// The fp16 numbers in the upper halves of the words, which are finite. With a larger exponent a
+/// normal half's bits are those of the float x, and those of a subnormal one 2x - 2^-14, which is
+/// the smaller of the two just then. Floats as small as halves times 2^-112 would need no such
+/// choice, but processors take 100 times longer for them.
+template <std::size_t lanes>
+KVCAST_INLINE Vector<lanes> upper_halves(Words<lanes> w) {
+  const Vector<lanes> normal = (Vector<lanes>)(((w >> 3) & 0x0fffe000u) + (112u << 23));
+  const Vector<lanes> subnormal = 2.0F * normal - 0x1p-14F;
+  const Vector<lanes> magnitude = subnormal < normal ? subnormal : normal;
+  return (Vector<lanes>)((Words<lanes>)magnitude | (w & 0x80000000u));
+}
+
+template <std::size_t lanes>
+KVCAST_INLINE Vector<lanes> lower_halves(Words<lanes> w) {
+  return upper_halves<lanes>(w << 16);
+}
+
+/// A block of each row of a strip.
+template <std::size_t lanes>
+struct Block {
+  const std::uint32_t* words;
+  const std::uint16_t* halves;
+
+  KVCAST_INLINE Words<lanes> word(std::size_t i) const {
+    return *reinterpret_cast<const Words<lanes>*>(words + i * lanes);
+  }
+  KVCAST_INLINE Words<lanes> byte(std::size_t i) const {
+    return word(i / 4) >> static_cast<std::uint32_t>(8 * (i % 4)) & 0xffu;
+  }
+  KVCAST_INLINE Vector<lanes> half() const {
+    const Halves<lanes> h = *reinterpret_cast<const Halves<lanes>*>(halves);
+    return lower_halves<lanes>(__builtin_convertvector(h, Words<lanes>));
+  }
+};
+
+/// What four numbers that lie side by side are: `number[i] · factors[i]`, times the group's scale
+/// and plus its minimum.
+template <std::size_t lanes>
+struct Four {
+  Vector<lanes> number[4];
+};
+
+/// What a group's numbers are scaled by, and what is added.
+template <std::size_t lanes>
+struct GroupScale {
+  Vector<lanes> scale;
+  Vector<lanes> minimum;
+};
+
+// Each type below says how its blocks lie: their bytes, the numbers of a block and of a group, the
+// scale of a group of the block, and the i-th four of its numbers. What blocks hold is described in
+// stored_tensor.cpp.
+
+/// Numbers as they are.
+struct Unscaled {
+  static constexpr std::array<float, 4> factors{1, 1, 1, 1};
+  static constexpr bool scaled = false;
+  static constexpr std::size_t block = 32;
+  static constexpr std::size_t group = 32;
+  static constexpr std::size_t block_bytes = 64;
+};
+
+struct Bf16 : Unscaled {
+  template <std::size_t lanes>
+  KVCAST_INLINE static Four<lanes> four(const Block<lanes>& b, std::size_t, std::size_t i) {
+    const Words<lanes> w = b.word(2 * i);
+    const Words<lanes> v = b.word(2 * i + 1);
+    return {{(Vector<lanes>)(w << 16), (Vector<lanes>)(w & 0xffff0000u), (Vector<lanes>)(v << 16),
+             (Vector<lanes>)(v & 0xffff0000u)}};
+  }
+};
+
+struct Fp16 : Unscaled {
+  template <std::size_t lanes>
+  KVCAST_INLINE static Four<lanes> four(const Block<lanes>& b, std::size_t, std::size_t i) {
+    const Words<lanes> w = b.word(2 * i);
+    const Words<lanes> v = b.word(2 * i + 1);
+    return {{lower_halves<lanes>(w), upper_halves<lanes>(w), lower_halves<lanes>(v),
+             upper_halves<lanes>(v)}};
+  }
+};
+
+/// A byte for each number, below 128 unless they are `wide`. Bytes are not moved to a word's end: a
+/// power of two is left to the sums.
+template <typename Type, bool wide = false>
+struct Bytes {
+  static constexpr std::array<float, 4> factors{1, 0x1p-8F, 0x1p-16F, wide ? 1 : 0x1p-24F};
+  static constexpr bool scaled = true;
+
+  template <std::size_t lanes>
+  KVCAST_INLINE static Four<lanes> four(const Block<lanes>& b, std::size_t group, std::size_t i) {
+    const Words<lanes> w = Type::template bytes<lanes>(b, group, i);
+    return {{to_floats<lanes>(w & 0xffu), to_floats<lanes>(w & 0xff00u),
+             to_floats<lanes>(w & 0xff0000u), to_floats<lanes>(wide ? w >> 24 : w & 0x7f000000u)}};
+  }
+};
+
+/// Blocks of 32 numbers, one group each, with a half before whole words.
+template <typename Type, bool wide = false>
+struct HalfBefore : Bytes<Type, wide> {
+  static constexpr std::size_t block = 32;
+  static constexpr std::size_t group = 32;
+
+  /// The numbers are less by `zero`.
+  template <std::size_t lanes>
+  KVCAST_INLINE static GroupScale<lanes> scale(const Block<lanes>& b, std::size_t) {
+    const Vector<lanes> scale = b.half();
+    return {scale, scale * -Type::zero};
+  }
+};
+
+/// The same with scale and minimum in the first word.
+template <typename Type>
+struct MinimumBefore : Bytes<Type> {
+  static constexpr std::size_t block = 32;
+  static constexpr std::size_t group = 32;
+
+  template <std::size_t lanes>
+  KVCAST_INLINE static GroupScale<lanes> scale(const Block<lanes>& b, std::size_t) {
+    const Words<lanes> both = b.word(0);
+    return {lower_halves<lanes>(both), upper_halves<lanes>(both)};
+  }
+};
+
+/// Four bits for each number: words from `first` on have the lower half of the numbers in their
+/// bytes' lower bits.
+template <std::size_t lanes>
+KVCAST_INLINE Words<lanes> nibbles(const Block<lanes>& b, std::size_t first, std::size_t i) {
+  return (i < 4 ? b.word(first + i) : b.word(first + i - 4) >> 4) & 0x0f0f0f0fu;
+}
+
+/// Bits 4i ... 4i + 3 as the fifth bits of four bytes.
+template <std::size_t lanes>
+KVCAST_INLINE Words<lanes> fifths(Words<lanes> bits, std::size_t i) {
+  return ((bits >> static_cast<std::uint32_t>(4 * i) & 15u) * 0x02040810u) & 0x10101010u;
+}
+
+struct Q8_0 : HalfBefore<Q8_0, true> {
+  static constexpr std::size_t block_bytes = 34;
+  static constexpr float zero = 128;
+  template <std::size_t lanes>
+  KVCAST_INLINE static Words<lanes> bytes(const Block<lanes>& b, std::size_t, std::size_t i) {
+    return b.word(i) ^ 0x80808080u;
+  }
+};
+
+struct Q4_0 : HalfBefore<Q4_0> {
+  static constexpr std::size_t block_bytes = 18;
+  static constexpr float zero = 8;
+  template <std::size_t lanes>
+  KVCAST_INLINE static Words<lanes> bytes(const Block<lanes>& b, std::size_t, std::size_t i) {
+    return nibbles<lanes>(b, 0, i);
+  }
+};
+
+struct Q5_0 : HalfBefore<Q5_0> {
+  static constexpr std::size_t block_bytes = 22;
+  static constexpr float zero = 16;
+  template <std::size_t lanes>
+  KVCAST_INLINE static Words<lanes> bytes(const Block<lanes>& b, std::size_t, std::size_t i) {
+    return nibbles<lanes>(b, 1, i) | fifths<lanes>(b.word(0), i);
+  }
+};
+
+struct Q4_1 : MinimumBefore<Q4_1> {
+  static constexpr std::size_t block_bytes = 20;
+  template <std::size_t lanes>
+  KVCAST_INLINE static Words<lanes> bytes(const Block<lanes>& b, std::size_t, std::size_t i) {
+    return nibbles<lanes>(b, 1, i);
+  }
+};
+
+struct Q5_1 : MinimumBefore<Q5_1> {
+  static constexpr std::size_t block_bytes = 24;
+  template <std::size_t lanes>
+  KVCAST_INLINE static Words<lanes> bytes(const Block<lanes>& b, std::size_t, std::size_t i) {
+    return nibbles<lanes>(b, 2, i) | fifths<lanes>(b.word(1), i);
+  }
+};
+
+/// Blocks of 256 numbers in 8 groups with 6-bit scales and minima; words of four-bit numbers from
+/// `first` on.
+template <typename Type>
+struct SixBitScales : Bytes<Type> {
+  static constexpr std::size_t block = 256;
+  static constexpr std::size_t group = 32;
+
+  template <std::size_t lanes>
+  KVCAST_INLINE static GroupScale<lanes> scale(const Block<lanes>& b, std::size_t g) {
+    const Words<lanes> both = b.word(0);
+    const auto shift = static_cast<std::uint32_t>(8 * (g % 4));
+    Words<lanes> step = b.word(1) >> shift;
+    Words<lanes> less = b.word(2) >> shift;
+    if (g < 4) {
+      step &= 63u;
+      less &= 63u;
+    } else {
+      const Words<lanes> lower = b.word(3) >> shift;
+      step = (lower & 15u) | (step >> 2 & 0x30u);
+      less = (lower >> 4 & 15u) | (less >> 2 & 0x30u);
+    }
+    return {lower_halves<lanes>(both) * to_floats<lanes>(step),
+            -upper_halves<lanes>(both) * to_floats<lanes>(less)};
+  }
+
+  template <std::size_t lanes>
+  KVCAST_INLINE static Words<lanes> lower_bits(const Block<lanes>& b, std::size_t g,
+                                               std::size_t i) {
+    const auto shift = static_cast<std::uint32_t>(4 * (g % 2));
+    return b.word(Type::first + 8 * (g / 2) + i) >> shift & 0x0f0f0f0fu;
+  }
+};
+
+struct Q4_K : SixBitScales<Q4_K> {
+  static constexpr std::size_t block_bytes = 144;
+  static constexpr std::size_t first = 4;
+  template <std::size_t lanes>
+  KVCAST_INLINE static Words<lanes> bytes(const Block<lanes>& b, std::size_t g, std::size_t i) {
+    return lower_bits<lanes>(b, g, i);
+  }
+};
+
+struct Q5_K : SixBitScales<Q5_K> {
+  static constexpr std::size_t block_bytes = 176;
+  static constexpr std::size_t first = 12;
+  template <std::size_t lanes>
+  KVCAST_INLINE static Words<lanes> bytes(const Block<lanes>& b, std::size_t g, std::size_t i) {
+    const Words<lanes> fifth = b.word(4 + i) >> static_cast<std::uint32_t>(g) & 0x01010101u;
+    return lower_bits<lanes>(b, g, i) | fifth << 4;
+  }
+};
+
+struct Q6_K : Bytes<Q6_K> {
+  static constexpr std::size_t block = 256;
+  static constexpr std::size_t group = 16;
+  static constexpr std::size_t block_bytes = 210;
+
+  template <std::size_t lanes>
+  KVCAST_INLINE static GroupScale<lanes> scale(const Block<lanes>& b, std::size_t g) {
+    // A signed byte.
+    const auto step = (Whole<lanes>)(b.byte(192 + g) ^ 0x80u) - 128;
+    const Vector<lanes> scale = b.half() * __builtin_convertvector(step, Vector<lanes>);
+    return {scale, scale * -32.0F};
+  }
+
+  template <std::size_t lanes>
+  KVCAST_INLINE static Words<lanes> bytes(const Block<lanes>& b, std::size_t g, std::size_t i) {
+    const std::size_t part = g / 8;
+    const std::size_t row = g % 8 / 2;
+    const Words<lanes> lower = b.word(16 * part + 8 * (row % 2) + 4 * (g % 2) + i);
+    const Words<lanes> upper = b.word(32 + 8 * part + 4 * (g % 2) + i);
+    return (lower >> static_cast<std::uint32_t>(row / 2 * 4) & 0x0f0f0f0fu) |
+           (upper >> static_cast<std::uint32_t>(2 * row) & 0x03030303u) << 4;
+  }
+};
+
+/// f(a type of those above) for the type that it is; returns what f does.
+template <typename F>
+KVCAST_INLINE auto with_type(DType dtype, F f) {
+  switch (dtype) {
+    case DType::BF16: return f(Bf16{});
+    case DType::FP16: return f(Fp16{});
+    case DType::Q8_0: return f(Q8_0{});
+    case DType::Q4_0: return f(Q4_0{});
+    case DType::Q4_1: return f(Q4_1{});
+    case DType::Q5_0: return f(Q5_0{});
+    case DType::Q5_1: return f(Q5_1{});
+    case DType::Q4_K: return f(Q4_K{});
+    case DType::Q5_K: return f(Q5_K{});
+    default: KVCAST_ASSERT(dtype == DType::Q6_K); return f(Q6_K{});
+  }
+}
+
+/// What a strip's memory holds.
+struct Layout {
+  std::size_t words;  ///< of a block
+  std::size_t blocks;
+  bool has_half;
+};
+
+std::size_t block_bytes_of(DType dtype) {
+  return with_type(dtype, [](auto type) { return decltype(type)::block_bytes; });
+}
+
+Layout layout_of(DType dtype, std::size_t in) {
+  const std::size_t bytes = block_bytes_of(dtype);
+  const std::size_t block = with_type(dtype, [](auto type) { return decltype(type)::block; });
+  return {bytes / 4, (in + block - 1) / block, bytes % 4 != 0};
+}
+
+template <typename Type, std::size_t lanes>
+KVCAST_INLINE Block<lanes> block_of(const StripPart& part, std::size_t i) {
+  constexpr std::size_t words = Type::block_bytes / 4;
+  const std::size_t blocks = (part.in + Type::block - 1) / Type::block;
+  const auto* const halves =
+      reinterpret_cast<const std::uint16_t*>(part.strip + blocks * words * lanes);
+  return {part.strip + i * words * lanes, halves + i * lanes};
+}
+
+/// Bytes that are on their way while a group is multiplied. With none a row of Q4_0 took 1.3 times
+/// as long; 1 and 4 KiB are slower.
+constexpr std::size_t read_ahead = 2048;
+
+template <std::size_t lanes, typename Type>
+KVCAST_INLINE void multiply_type(const StripPart& part, const float* x, const float* group_sums,
+                                 float* y) {
+  constexpr std::size_t groups = Type::block / Type::group;
+  Vector<lanes> total{};
+  for (std::size_t g = part.first / Type::group; g < (part.first + part.count) / Type::group; ++g) {
+    const Block<lanes> block = block_of<Type, lanes>(part, g / groups);
+    const float* const of_group = x + g * Type::group;
+    constexpr std::size_t group_bytes = Type::block_bytes / 4 * 4 * lanes / groups;
+    const char* const ahead =
+        reinterpret_cast<const char*>(part.strip) + g * group_bytes + read_ahead;
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < group_bytes; i += 64) __builtin_prefetch(ahead + i);
+    Vector<lanes> sums[4] = {};
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < Type::group / 4; ++i) {
+      const Four<lanes> four = Type::template four<lanes>(block, g % groups, i);
+#pragma GCC unroll 4
+      for (std::size_t j = 0; j < 4; ++j) sums[j] += of_group[4 * i + j] * four.number[j];
+    }
+    const Vector<lanes> sum = (sums[0] * Type::factors[0] + sums[3] * Type::factors[3]) +
+                              (sums[1] * Type::factors[1] + sums[2] * Type::factors[2]);
+    if constexpr (Type::scaled) {
+      const GroupScale<lanes> scale = Type::template scale<lanes>(block, g % groups);
+      total += scale.scale * sum + scale.minimum * group_sums[g];
+    } else {
+      total += sum;
+    }
+  }
+  *reinterpret_cast<Vector<lanes>*>(y) = total;
+}
+
+template <std::size_t lanes, typename Type>
+KVCAST_INLINE void unpack_type(const StripPart& part, float* out, std::size_t step) {
+  constexpr std::size_t groups = Type::block / Type::group;
+  for (std::size_t g = part.first / Type::group; g < (part.first + part.count) / Type::group; ++g) {
+    const Block<lanes> block = block_of<Type, lanes>(part, g / groups);
+    GroupScale<lanes> scale{};
+    if constexpr (Type::scaled) scale = Type::template scale<lanes>(block, g % groups);
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < Type::group / 4; ++i) {
+      const Four<lanes> four = Type::template four<lanes>(block, g % groups, i);
+#pragma GCC unroll 4
+      for (std::size_t j = 0; j < 4; ++j, out += step) {
+        Vector<lanes> number = four.number[j];
+        if constexpr (Type::scaled) {
+          number = number * (scale.scale * Type::factors[j]) + scale.minimum;
+        }
+        *reinterpret_cast<Vector<lanes>*>(out) = number;
+      }
+    }
+  }
+}
+
+template <std::size_t lanes>
+KVCAST_INLINE void multiply_lanes(const StripPart& part, const float* x, const float* sums,
+                                  float* y) {
+  with_type(
+      part.dtype, [&](auto type) __attribute__((always_inline)) {
+        multiply_type<lanes, decltype(type)>(part, x, sums, y);
+      });
+}
+
+template <std::size_t lanes>
+KVCAST_INLINE void unpack_lanes(const StripPart& part, float* out, std::size_t step) {
+  with_type(
+      part.dtype, [&](auto type) __attribute__((always_inline)) {
+        unpack_type<lanes, decltype(type)>(part, out, step);
+      });
+}
+
+template <std::size_t lanes>
+std::size_t lanes_of() {
+  return lanes;
+}
+
+}  // namespace
+
+KVCAST_VECTOR_WIDTHS(std::size_t, strip_lanes, lanes_of, (), ())
+KVCAST_VECTOR_WIDTHS(void, multiply_strip, multiply_lanes,
+                     (const StripPart& part, const float* x, const float* sums, float* y),
+                     (part, x, sums, y))
+KVCAST_VECTOR_WIDTHS(void, unpack_strip, unpack_lanes,
+                     (const StripPart& part, float* out, std::size_t step), (part, out, step))
+
+bool has_strips(DType dtype) {
+  constexpr std::array types{DType::BF16, DType::FP16, DType::Q8_0, DType::Q4_0, DType::Q4_1,
+                             DType::Q5_0, DType::Q5_1, DType::Q4_K, DType::Q5_K, DType::Q6_K};
+  return std::find(types.begin(), types.end(), dtype) != types.end();
+}
+
+std::size_t strip_group(DType dtype) {
+  return with_type(dtype, [](auto type) { return decltype(type)::group; });
+}
+
+std::size_t strip_words(DType dtype, std::size_t in) {
+  const Layout layout = layout_of(dtype, in);
+  const std::size_t halves = layout.has_half ? layout.blocks * strip_lanes() : 0;
+  const std::size_t words = layout.blocks * layout.words * strip_lanes() + (halves + 1) / 2;
+  return (words + 15) / 16 * 16;
+}
+
+void pack_strip(DType dtype, std::size_t in, const std::byte* rows, std::size_t count,
+                std::size_t row_bytes, std::uint32_t* strip) {
+  const Layout layout = layout_of(dtype, in);
+  const std::size_t lanes = strip_lanes();
+  const std::size_t bytes = block_bytes_of(dtype);
+  // Behind all of Q6_K's words, before those of the others.
+  const std::size_t half_at = dtype == DType::Q6_K ? bytes - 2 : 0;
+  const std::size_t words_at = layout.has_half && half_at == 0 ? 2 : 0;
+  auto* const halves =
+      reinterpret_cast<std::uint16_t*>(strip + layout.blocks * layout.words * lanes);
+  std::fill_n(strip, strip_words(dtype, in), 0u);
+  for (std::size_t b = 0; b < layout.blocks; ++b) {
+    for (std::size_t r = 0; r < count; ++r) {
+      const std::byte* const block = rows + r * row_bytes + b * bytes;
+      const std::size_t there = std::min(bytes, row_bytes - b * bytes);
+      std::uint32_t* const to = strip + b * layout.words * lanes + r;
+      for (std::size_t w = 0; w < layout.words; ++w) {
+        const std::size_t at = words_at + 4 * w;
+        if (at >= there) break;
+        std::memcpy(to + w * lanes, block + at, std::min<std::size_t>(4, there - at));
+      }
+      if (layout.has_half) std::memcpy(halves + b * lanes + r, block + half_at, 2);
+    }
+  }
+}
+
+void sum_groups(std::span<const float> x, std::size_t group, float* sums) {
+  for (std::size_t g = 0; g < x.size() / group; ++g) {
+    float parts[8] = {};
+    for (std::size_t i = 0; i < group; ++i) parts[i % 8] += x[g * group + i];
+    sums[g] = ((parts[0] + parts[1]) + (parts[2] + parts[3])) +
+              ((parts[4] + parts[5]) + (parts[6] + parts[7]));
+  }
+}
+
+}  // namespace kvcast::execute

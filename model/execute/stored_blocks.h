@@ -1,0 +1,46 @@
+/// Weights in the types that files store them in: blocks of numbers, with their scales, that
+/// become fp32 in registers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "model/base/dtype.h"
+
+namespace kvcast::execute {
+
+/// Outputs of a strip: some rows of a weight side by side, as many as a vector has lanes. The
+/// 32-bit words of their blocks take turns, [block][word][lane]; the halves that some blocks have
+/// beside whole words follow, [block][lane]. No bit of a block is changed.
+std::size_t strip_lanes();
+
+/// Whether products read the type as it is stored.
+bool has_strips(DType dtype);
+/// Inputs that share a scale; pieces of a strip begin and end at multiples of them.
+std::size_t strip_group(DType dtype);
+/// 32-bit words that a strip of rows with `in` numbers takes: a multiple of 16.
+std::size_t strip_words(DType dtype, std::size_t in);
+
+/// Makes a strip of rows with `in` numbers in `row_bytes` bytes; what rows are missing, or numbers
+/// of the last block, is zero.
+void pack_strip(DType dtype, std::size_t in, const std::byte* rows, std::size_t count,
+                std::size_t row_bytes, std::uint32_t* strip);
+
+/// The strip's inputs from `first` on, `count` of them, whole groups. `in` as in strip_words.
+struct StripPart {
+  DType dtype;
+  const std::uint32_t* strip;
+  std::size_t in;
+  std::size_t first;
+  std::size_t count;
+};
+/// sums[g] = the sum of group g of x, which has a whole number of them.
+void sum_groups(std::span<const float> x, std::size_t group, float* sums);
+/// y[lane] = the part's numbers times x; x and its group sums are those of the whole row.
+void multiply_strip(const StripPart& part, const float* x, const float* sums, float* y);
+/// out[input · step + lane] = the part's numbers: those of read_elements, bit for bit where the
+/// processor fuses multiply-adds.
+void unpack_strip(const StripPart& part, float* out, std::size_t step);
+
+}  // namespace kvcast::execute
