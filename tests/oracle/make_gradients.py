@@ -13,6 +13,7 @@ Usage: make_gradients.py [NAME ...]      (none: all cases)
 import json
 import pathlib
 import sys
+import tempfile
 
 import make_kvp
 import torch
@@ -20,8 +21,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
-CASES = """cohere_qk_norm exaone4 falcon_7b gemma2 gpt2 gpt_neox granite llama_biases
-llama_gqa_llama3_rope nemotron olmo2 opt phi phi3_longrope qwen3 stablelm""".split()
+CASES = """cohere_qk_norm deepseek_v3 exaone4 falcon_7b gemma2 glm4_moe gpt2 gpt_neox granite
+granitemoe llama_biases llama_gqa_llama3_rope minicpm3 mixtral nemotron olmo2 olmoe opt phi
+phi3_longrope qwen3 qwen3_moe stablelm""".split()
 STEPPED = ["gpt2", "llama_gqa_llama3_rope"]
 Z = 1e-3
 CONSISTENCY = 0.5
@@ -42,6 +44,15 @@ def loss_of(model, prompts):
 def stored_gradients(folder, model):
     """By the names of the file, which holds some tensors twice or only for show."""
     stored = load_file(folder / "model.safetensors")
+    if any("experts" in name or "moe" in name for name in stored):
+        # The file has the experts apart: a model of gradients is saved as one of weights is.
+        with tempfile.TemporaryDirectory() as scratch, torch.no_grad():
+            for p in model.parameters():
+                p.copy_(p.grad if p.grad is not None else torch.zeros_like(p))
+            model.to(torch.float32).save_pretrained(scratch)
+            saved = load_file(pathlib.Path(scratch) / "model.safetensors")
+        # A router's correction is moved by other rules than gradients.
+        return {n: saved[n] for n in stored if n in saved and "correction" not in n}
     by_name = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     found = {}
     for name in stored:
@@ -55,7 +66,10 @@ def write(name):
     folder = HERE / name
     prompts = torch.tensor(json.loads((folder / "expected.json").read_text())["prompt"])
     load = lambda: transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float64, attn_implementation="eager"
+        folder,
+        dtype=torch.float64,
+        attn_implementation="eager",
+        experts_implementation="eager",
     )
     model = load()
     loss = loss_of(model, prompts)

@@ -132,11 +132,12 @@ class TinyTraining {
       write_stored(
           form,
           [&](const std::string& weight, std::size_t first, std::size_t count) {
-            const auto& shape = store_.tensors().at({storage, prefix + weight}).info.shape;
-            const std::span<const double> numbers =
-                store_.numbers<double>(storage, prefix + weight);
-            const std::size_t row = numbers.size() / shape.front().constant();
-            DenseMatrix m(index(count), index(row));
+            const auto& of_weight = store_.tensors().at({Storage::Weights, prefix + weight});
+            const std::size_t row = of_weight.elements / of_weight.info.shape.front().constant();
+            DenseMatrix m = DenseMatrix::Zero(index(count), index(row));
+            const auto found = store_.tensors().find({storage, prefix + weight});
+            if (found == store_.tensors().end()) return m;  // a router's correction
+            const std::span<const double> numbers = found->second.numbers<double>();
             for (std::size_t i = 0; i < count * row; ++i) m.data()[i] = numbers[first * row + i];
             return m;
           },
@@ -223,7 +224,7 @@ TEST_CASE("training oracle: every gradient is PyTorch's") {
     }
     ++files;
   }
-  CHECK(files == 17);
+  CHECK(files == 24);
 }
 
 TEST_CASE("training oracle: five steps of AdamW with clipping and decay are PyTorch's") {
