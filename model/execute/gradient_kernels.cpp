@@ -246,10 +246,19 @@ void run_gradient(const Call& call, const ElementwiseGradient& op) {
 }
 
 void run_gradient(const Call& call, const GatedActivationGradient& op) {
+  const GatedActivation& f = op.forward;
   for_runs(call.output.shape.elements(), [&](std::size_t first, std::size_t n) {
-    gated_gradient_row(op.forward.function, call.inputs[0].data + first,
-                       call.inputs[1].data + first, call.inputs[2].data + first,
-                       call.output.data + first, call.more_outputs[0].data + first, n);
+    const float* const gate = call.inputs[0].data + first;
+    const float* const up = call.inputs[1].data + first;
+    const float* const g = call.inputs[2].data + first;
+    float* const of_gate = call.output.data + first;
+    float* const of_up = call.more_outputs[0].data + first;
+    if (f.limit > 0) {
+      clamped_gate_gradient_row(static_cast<float>(f.limit), static_cast<float>(f.alpha), gate, up,
+                                g, of_gate, of_up, n);
+    } else {
+      gated_gradient_row(f.function, gate, up, g, of_gate, of_up, n);
+    }
   });
 }
 

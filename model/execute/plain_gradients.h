@@ -198,6 +198,10 @@ class PlainLoops : public PlainForward<N> {
     for (std::size_t i = 0; i < out_shape().elements(); ++i) {
       const Real gate = in_[0](i);
       const Real g = in_[2](i);
+      if (op.forward.limit > 0) {
+        clamped_gate(op.forward, i, gate, g);
+        continue;
+      }
       const Real y = activation(f, gate);
       out_(i, activation_gradient(f, 0, saves_result(f) ? y : gate, g * in_[1](i)));
       more_[0](i, g * y);
@@ -396,6 +400,24 @@ class PlainLoops : public PlainForward<N> {
   }
   static void write(const std::vector<Real>& numbers, Writer<N>& to) {
     for (std::size_t i = 0; i < numbers.size(); ++i) to(i, numbers[i]);
+  }
+
+  /// Of g·sigmoid(alpha·g)·(u + 1); numbers beyond the limit have no gradient.
+  void clamped_gate(const GatedActivation& op, std::size_t i, Real gate, Real g) {
+    const Real one{1};
+    const Real limit = Real::constant(op.limit);
+    const Real up = in_[1](i);
+    const Real low = minimum(gate, limit);
+    const Real inside = minimum(maximum(up, Real::constant(-op.limit)), limit);
+    const Real steep = Real::constant(op.alpha) * low;
+    const Real sigmoid = activation(Function::Sigmoid, steep);
+    const Real of_gate = g * (inside + one) * (sigmoid * (one + steep * (one - sigmoid)));
+    const Real of_up = g * (low * sigmoid);
+    const bool gate_moves = at_least(limit, gate);
+    const bool above_least = at_least(up, Real::constant(-op.limit));
+    const bool below_most = at_least(limit, up);
+    out_(i, gate_moves ? of_gate : Real{0});
+    more_[0](i, above_least && below_most ? of_up : Real{0});
   }
 
   void attend_back(const TiledAttention& op, std::size_t b, std::size_t head, std::size_t i,

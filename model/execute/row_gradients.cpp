@@ -86,6 +86,24 @@ KVCAST_VECTOR_CLONES void gradient_row(Function function, float parameter, const
   }
 }
 
+KVCAST_VECTOR_CLONES void clamped_gate_gradient_row(float limit, float alpha, const float* gate,
+                                                    const float* up, const float* g, float* of_gate,
+                                                    float* of_up, std::size_t n) {
+#pragma omp simd
+  for (std::size_t i = 0; i < n; ++i) {
+    const float a = gate[i];
+    const float u = up[i];
+    const float of_y = g[i];
+    const float low = a < limit ? a : limit;
+    const float above = u > -limit ? u : -limit;
+    const float inside = above < limit ? above : limit;
+    const float sigmoid = vector_sigmoid(alpha * low);
+    const float slope = sigmoid * (1.0F + alpha * low * (1.0F - sigmoid));
+    of_gate[i] = a <= limit ? of_y * (inside + 1.0F) * slope : 0.0F;
+    of_up[i] = inside == u ? of_y * low * sigmoid : 0.0F;
+  }
+}
+
 KVCAST_VECTOR_CLONES void gated_gradient_row(Function function, const float* gate, const float* up,
                                              const float* g, float* of_gate, float* of_up,
                                              std::size_t n) {

@@ -14,6 +14,9 @@ void gradient_row(Function function, float parameter, const float* saved, const 
 /// of_gate = g∘up∘f'(gate), of_up = g∘f(gate)
 void gated_gradient_row(Function function, const float* gate, const float* up, const float* g,
                         float* of_gate, float* of_up, std::size_t n);
+/// The same of clamped_gate_row.
+void clamped_gate_gradient_row(float limit, float alpha, const float* gate, const float* up,
+                               const float* g, float* of_gate, float* of_up, std::size_t n);
 /// out = p∘(g - Σ g∘p)
 void softmax_gradient_row(const float* p, const float* g, float* out, std::size_t n);
 /// out = root·(u - x̂·mean(u∘x̂)), x̂ = x·root, u = g∘(unit + w); a null w is 1.

@@ -179,7 +179,7 @@ class Adjoint {
   }
 
   void operator()(const GatedActivation& op) {
-    if (op.limit > 0 || op.cutoff) refuse(node_, "a clamped gate");
+    if (op.cutoff) refuse(node_, "a gate of what stands above most of a row");
     const std::vector<TensorId> gradients =
         back_.add(GatedActivationGradient{op}, "gradient", {value(0), value(1), g_},
                   std::vector<TensorId>{in(0), in(1)});

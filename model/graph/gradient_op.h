@@ -87,7 +87,7 @@ bool saves_result(Function function);
 std::uint64_t gradient_flops_per_element(Function function);
 
 /// ā = g∘c∘f'(a), c̄ = g∘f(a) of y = f(a)·c.  Inputs: a, c, g; outputs: ā, c̄.
-/// Work per element: that of f and of its gradient, and 2.
+/// Work per element: that of f and of its gradient, and 2; 20 with a limit. No cutoff.
 struct GatedActivationGradient {
   static constexpr OpTraits traits{"gated_activation_gradient", RateClass::Vector};
   GatedActivation forward;

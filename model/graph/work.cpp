@@ -330,8 +330,9 @@ class OpWork {
   }
   Work operator()(const GatedActivationGradient& op) const {
     const Function f = op.forward.function;
-    Work w =
-        traffic((flops_per_element(f) + gradient_flops_per_element(f) + 2) * output().elements());
+    const std::uint64_t per_element =
+        op.forward.limit > 0 ? 20 : flops_per_element(f) + gradient_flops_per_element(f) + 2;
+    Work w = traffic(per_element * output().elements());
     write_others(w);
     return w;
   }

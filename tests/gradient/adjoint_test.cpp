@@ -289,6 +289,7 @@ TEST_CASE("adjoint: gates") {
     CAPTURE(name(f));
     check_operator(GatedActivation{f}, {{2, 3, 5}, {2, 3, 5}}, {2, 3, 5});
   }
+  check_operator(GatedActivation{.limit = 0.8, .alpha = 1.702}, {{2, 3, 5}, {2, 3, 5}}, {2, 3, 5});
 }
 
 TEST_CASE("adjoint: norms") {

@@ -217,6 +217,12 @@ TEST_CASE("fast gradients: elementary functions") {
   }
 }
 
+TEST_CASE("fast gradients: a clamped gate") {
+  const GatedActivation gate{.limit = 0.8, .alpha = 1.702};
+  check(GatedActivationGradient{gate}, {{2, 30, 130}, {2, 30, 130}, {2, 30, 130}},
+        {{2, 30, 130}, {2, 30, 130}});
+}
+
 TEST_CASE("fast gradients: norms and softmax") {
   const Shape x{2, 150, 96};
   check(SoftmaxGradient{}, {{2, 3, 70, 90}, {2, 3, 70, 90}}, {{2, 3, 70, 90}});
