@@ -135,10 +135,13 @@ words+=(-- validate --measurements $validation/turns.csv --hardware $validation/
 seeds='weights and prompts: seed 1' study validation "${inputs[@]}" "${words[@]}"
 
 # What was measured on one machine stays; the plot is drawn from it.
-seeds='weights: seed 1'
-for study in slim-decode kvp-prefill; do
-  (cd "reports/studies/$study" && gnuplot --default-settings speedups.gp)
-  inputs=("reports/studies/$study/speedups.csv")
-  commands=("cd reports/studies/$study && gnuplot --default-settings speedups.gp")
-  manifest "reports/studies/$study"
-done
+drawn() {
+  local study=reports/studies/$1
+  (cd "$study" && gnuplot --default-settings "$2.gp")
+  local inputs=("$study/$2.csv") commands=("cd $study && gnuplot --default-settings $2.gp")
+  manifest "$study"
+}
+seeds='weights: seed 1' drawn slim-decode speedups
+seeds='weights: seed 1' drawn kvp-prefill speedups
+seeds='base: seed 1; uptraining: seeds 1 to 3' drawn mlkv-uptraining losses
+seeds='1: the order of the text' drawn kvp-training layers
