@@ -93,7 +93,7 @@ def is_right(name, sha256):
 
 
 TEXT.mkdir(exist_ok=True)
-with tempfile.TemporaryDirectory(dir="/tmp") as scratch:
+with tempfile.TemporaryDirectory() as scratch:
     for package, novels in NOVELS.items():
         if not all(is_right(*novel) for novel in novels.items()):
             fetch(package, novels, pathlib.Path(scratch))
