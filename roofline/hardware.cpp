@@ -15,12 +15,12 @@
 namespace kvcast::roofline {
 namespace {
 
-constexpr Words<Source, 3> sources = {
+constexpr Words<Source, 3> source_words = {
     {{Source::Datasheet, "datasheet"}, {Source::Measured, "measured"}, {Source::Fitted, "fitted"}}};
 
 Source read_source(const JsonObject& o) {
   const std::string text = o.text("source");
-  for (const auto& [source, word] : sources) {
+  for (const auto& [source, word] : source_words) {
     if (text == word) return source;
   }
   o.fail("source", "datasheet, measured or fitted");
@@ -194,7 +194,7 @@ nlohmann::json read_extended(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::string_view name(Source source) { return word_for(source, sources); }
+std::string_view name(Source source) { return word_for(source, source_words); }
 
 DType Hardware::supported(DType dtype) const {
   if (peak_flops_per_second.contains(dtype)) return dtype;

@@ -26,7 +26,7 @@ constexpr std::array file_algorithms{CollectiveAlgorithm::Ring,     CollectiveAl
                                      CollectiveAlgorithm::InSwitch, CollectiveAlgorithm::Direct};
 
 /// "450 GB/s", or {"value": "450 GB/s", "source": ..., "reference": ...}
-double read_quantity(const JsonObject& o, std::string_view key, Dimension dimension) {
+double read_number(const JsonObject& o, std::string_view key, Dimension dimension) {
   if (!o.at(key).is_object()) return parse_quantity(o.text(key), dimension, o.place_of(key));
   const JsonObject sourced = o.object(key);
   const std::string source = sourced.text("source");
@@ -107,11 +107,11 @@ std::uint64_t read_group(const JsonObject& o) {
 }
 
 void read_network(const JsonObject& o, InterconnectData& data) {
-  data.network_bytes_per_s = read_quantity(o, "bandwidth", Dimension::BytesPerSecond);
+  data.network_bytes_per_s = read_number(o, "bandwidth", Dimension::BytesPerSecond);
   data.network_payload_bytes_per_s = o.has("payload")
-                                         ? read_quantity(o, "payload", Dimension::BytesPerSecond)
+                                         ? read_number(o, "payload", Dimension::BytesPerSecond)
                                          : data.network_bytes_per_s;
-  data.network_latency_s = read_quantity(o, "latency", Dimension::Seconds);
+  data.network_latency_s = read_number(o, "latency", Dimension::Seconds);
   if (data.network_payload_bytes_per_s > data.network_bytes_per_s) {
     o.fail("payload", "at most the bandwidth");
   }
@@ -157,8 +157,8 @@ InterconnectData read_interconnect(const json& document, const std::string& plac
   data.pcie_group = read_group(o);
   data.devices_per_node = o.whole("devices");
   data.nodes = o.whole_or("nodes", 1);
-  data.link_bytes_per_s = read_quantity(o, "bandwidth", Dimension::BytesPerSecond);
-  data.link_latency_s = read_quantity(o, "latency", Dimension::Seconds);
+  data.link_bytes_per_s = read_number(o, "bandwidth", Dimension::BytesPerSecond);
+  data.link_latency_s = read_number(o, "latency", Dimension::Seconds);
   if (o.has("network")) {
     read_network(o.object("network"), data);
   } else if (data.nodes > 1) {

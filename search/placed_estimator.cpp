@@ -60,7 +60,8 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
   RecordOptions options{.logits = c.logits, .find_model = c.find_model};
   if (!c.parallelism.is_one()) options.place = DevicePlace{c.parallelism};
   const Recording& whole = one_device_.device_recording();
-  record_rank(whole, c.architecture, c.methods, c.lowering, {a_token_each, placement_->ranks - 1},
+  record_rank(whole, c.architecture, c.methods, c.lowering,
+              {a_token_each, static_cast<std::size_t>(placement_->ranks) - 1},
               options);  // throws where they do not compose
   if (placement_->ranks == 1) return;
 

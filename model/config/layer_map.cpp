@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t printed_layers = 28;
 constexpr std::size_t printed_canonical[] = {20, 16};
 
-constexpr std::size_t max_file_bytes = std::size_t{1} << 20;  // 10,000 layers take a twentieth
+constexpr std::size_t max_map_bytes = std::size_t{1} << 20;  // 10,000 layers take a twentieth
 
 /// The auxiliary consists of layers of a model of the base's depth.
 bool is_pruned_base(const Architecture& base, const Architecture& auxiliary) {
@@ -39,7 +39,7 @@ LayerMap map_from_file(const std::string& path, std::size_t layers) {
   std::ifstream file(path, std::ios::binary);
   std::string text;
   if (file) {
-    text.resize(max_file_bytes);
+    text.resize(max_map_bytes);
     file.read(text.data(), static_cast<std::streamsize>(text.size()));
     text.resize(static_cast<std::size_t>(file.gcount()));
   }

@@ -10,11 +10,11 @@
 namespace kvcast {
 namespace {
 
-constexpr Words<CacheForm, 5> forms = {{{CacheForm::KeysAndValues, "plain"},
-                                        {CacheForm::Keys, "kcache"},
-                                        {CacheForm::Values, "vcache"},
-                                        {CacheForm::Inputs, "xcache"},
-                                        {CacheForm::FirstKeys, "hybrid"}}};
+constexpr Words<CacheForm, 5> cache_forms = {{{CacheForm::KeysAndValues, "plain"},
+                                              {CacheForm::Keys, "kcache"},
+                                              {CacheForm::Values, "vcache"},
+                                              {CacheForm::Inputs, "xcache"},
+                                              {CacheForm::FirstKeys, "hybrid"}}};
 
 /// The form with the smallest cache, of those that need no keys of all tokens in each step.
 CacheForm smallest(const Architecture& a, std::size_t layer, SlimSite site) {
@@ -39,9 +39,9 @@ void check(const Architecture& a, const std::vector<LayerCaches>& layers) {
 
 }  // namespace
 
-std::string_view name(CacheForm form) { return word_for(form, forms); }
+std::string_view name(CacheForm form) { return word_for(form, cache_forms); }
 
-CacheForm parse_cache_form(std::string_view word) { return parse_word("form", word, forms); }
+CacheForm parse_cache_form(std::string_view word) { return parse_word("form", word, cache_forms); }
 
 bool keeps_some_values(const Architecture& a, std::size_t layer) {
   return kv_features(a.decoder.layers[layer].heads) < a.hidden_size;

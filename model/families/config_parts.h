@@ -46,6 +46,8 @@ void refuse_experts(const JsonObject& c);
 void refine_granite(const JsonObject& c, Architecture& a);
 /// Llama's shape: RMSNorm, RoPE, gated MLP, sequential residual.
 Family llama_like(std::string_view model_type);
+/// Of a config without one: of Mistral, of Qwen2 with use_sliding_window, and of Gemma 2.
+inline constexpr std::uint64_t default_window = 4096;
 /// `fallback` is for an absent key; null is 0, no window.
 std::uint64_t sliding_window(const JsonObject& c, std::uint64_t fallback);
 /// The same, but 0 without use_sliding_window.

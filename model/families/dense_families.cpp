@@ -11,8 +11,6 @@
 namespace kvcast::families {
 namespace {
 
-constexpr std::uint64_t default_window = 4096;
-
 /// Every `pattern`-th layer, the last of each group; 0: none.
 auto every(std::uint64_t pattern) {
   return [pattern](std::size_t i) { return pattern > 0 && (i + 1) % pattern == 0; };

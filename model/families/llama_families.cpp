@@ -8,9 +8,6 @@
 namespace kvcast::families {
 namespace {
 
-/// Of Mistral, of Qwen2 with use_sliding_window, and of Gemma 2.
-constexpr std::uint64_t default_window = 4096;
-
 void refine_llama(const JsonObject& c, Architecture&) { refuse_experts(c); }
 
 void refine_mistral(const JsonObject& c, Architecture& a) {

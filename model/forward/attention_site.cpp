@@ -79,9 +79,9 @@ Value scored_query(Recorder& r, const LayerShape& layer, const std::string& name
   const Latent& l = *layer.latent;
   const std::uint64_t heads = layer.heads.num_attention_heads;
   const Value key_up = r.weight(name + ".key_up.weight", {heads * l.nope_dim, l.rank});
-  return r.join_heads("join_query", {heads},
-                      r.head_linear("absorb_query", {heads, heads, true}, last, key_up),
-                      r.last_token(*attended.query_ropes));
+  const Value ropes = r.last_token(*attended.query_ropes);
+  const Value absorbed = r.head_linear("absorb_query", {heads, heads, true}, last, key_up);
+  return r.join_heads("join_query", {heads}, absorbed, ropes);
 }
 
 Value normed_heads(Recorder& r, const Stack& stack, const std::string& layer_name,

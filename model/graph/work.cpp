@@ -566,12 +566,13 @@ Work total_work(const Graph& graph) {
 Count visible_pairs(const Mask& mask, const Count& queries, const Count& keys, Symbols& symbols) {
   if (!mask.causal) return queries * keys;
   if (queries == Count(1)) return visible_keys(mask, queries, keys, symbols);
-  if (mask.chunk > 0) {
-    return chunked_triangles(mask.past + queries, mask.chunk, symbols) -
-           chunked_triangles(mask.past, mask.chunk, symbols);
-  }
-  return clipped_triangle(mask.past + queries, mask.window, symbols) -
-         clipped_triangle(mask.past, mask.window, symbols);
+  // Sums are taken in the order of symbols, so that is made here and not left to the compiler.
+  const auto triangles = [&](const Count& n) {
+    return mask.chunk > 0 ? chunked_triangles(n, mask.chunk, symbols)
+                          : clipped_triangle(n, mask.window, symbols);
+  };
+  const Count of_past = triangles(mask.past);
+  return triangles(mask.past + queries) - of_past;
 }
 
 Count visible_keys(const Mask& mask, const Count& queries, const Count& keys, Symbols& symbols) {

@@ -139,7 +139,7 @@ Value attend_to_predicted(const AttentionSite& s) {
   return s.attend(q, k, s.cache("values", s.tokens()), 0);
 }
 
-void apply(const MethodSpec& spec, Plan& plan) {
+void apply_kvp(const MethodSpec& spec, Plan& plan) {
   const Architecture base = plan.model;
   Architecture auxiliary = find_auxiliary(spec, plan);
   check_pair(base, auxiliary);
@@ -238,7 +238,7 @@ Method kvp() {
       "cache into "
       "the base model's (KV Prediction)",
       {"auxiliary", "predictor", "map", "mode"},
-      apply,
+      apply_kvp,
       "kvp:auxiliary=lp-0.50",
       {needs_no_states("which would need a predictor of their own"),
        {Trait::OwnAttention, other_cache},

@@ -27,7 +27,7 @@ struct Retention {
   }
 };
 
-void apply(const MethodSpec& spec, Plan& plan) {
+void apply_lazyllm(const MethodSpec& spec, Plan& plan) {
   check_prunable(spec.name, plan.model);
   const Retention retention{fraction_option(spec, "begin"), fraction_option(spec, "end"),
                             fraction_option(spec, "from", default_from),
@@ -77,7 +77,7 @@ Method lazyllm() {
           "begin=F,end=F[,from=F,to=F,revive=F,revive_first=F]: later layers read fewer prompt "
           "tokens; each decode step selects again (LazyLLM)",
           {"begin", "end", "from", "to", "revive", "revive_first"},
-          apply,
+          apply_lazyllm,
           "lazyllm:begin=0.8,end=0.4,from=0.2,to=0.9"};
 }
 

@@ -101,7 +101,7 @@ void check(const Architecture& a, const MlkvShape& shape) {
   check_groups(where, s, shape.layers);
 }
 
-void apply(const MethodSpec& spec, Plan& plan) {
+void apply_mlkv(const MethodSpec& spec, Plan& plan) {
   Architecture& a = plan.model;
   const bool experts = layers_with_experts(a.decoder) > 0;
   const MlkvShape shape{
@@ -173,7 +173,7 @@ Method mlkv() {
       "layers=M,heads=G: M layers keep keys and values with G heads; the other layers reuse them "
       "(MLKV)",
       {"layers", "heads", "widen", "semantics"},
-      apply,
+      apply_mlkv,
       "mlkv:layers=1,heads=1"};
 }
 

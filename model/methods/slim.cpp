@@ -250,7 +250,7 @@ bool uses_threshold(const Architecture& a, const std::vector<LayerCaches>& layer
   return false;
 }
 
-void apply(const MethodSpec& spec, Plan& plan) {
+void apply_slim(const MethodSpec& spec, Plan& plan) {
   const std::string option = text_option(spec, "option", "auto");
   const std::vector<LayerCaches> layers = slim_layers(plan.model, option);
   if (!plan.model.converted_for.empty() && layer_caches(plan.model) != layers) {
@@ -299,7 +299,7 @@ Method slim() {
       "[,rope=unrotate][,threshold=F]: caches only keys, values or inputs and recomputes the rest "
       "(Slim attention)",
       {"option", "order", "rope", "threshold"},
-      apply,
+      apply_slim,
       "slim",
       excludes};
 }

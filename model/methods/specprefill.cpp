@@ -112,7 +112,7 @@ TokenFlow reusing_flow(const Count& kept_before) {
   return flow;
 }
 
-void apply(const MethodSpec& spec, Plan& plan) {
+void apply_specprefill(const MethodSpec& spec, Plan& plan) {
   check_prunable(spec.name, plan.model);
   const std::shared_ptr<const Architecture> own = find_speculator(spec, plan);
   check_scores(spec.name, "the speculator", own ? *own : plan.model, fraction_option(spec, "keep"));
@@ -191,7 +191,7 @@ Method specprefill() {
       "speculator=MODEL,keep=F[,lookahead=N,chunk=C,pool=K,reuse=kept]: a small model selects the "
       "prompt tokens that the base model reads (Speculative Prefill)",
       {"speculator", "keep", "lookahead", "chunk", "pool", "reuse"},
-      apply,
+      apply_specprefill,
       "specprefill:keep=0.5,lookahead=3,chunk=2,pool=3"};
 }
 

@@ -17,7 +17,7 @@ Architecture first_layers(Architecture a, double share) {
   return a;
 }
 
-void apply(const MethodSpec& spec, Plan& plan) {
+void apply_static_prune(const MethodSpec& spec, Plan& plan) {
   check_prunable(spec.name, plan.model);
   const double probe = fraction_option(spec, "probe", default_probe);
   check_scores(spec.name, "the probed layers of", first_layers(plan.model, probe),
@@ -55,7 +55,7 @@ Method static_prune() {
       "keep=F[,probe=P]: the model reads the share F of the prompt tokens, those that its first "
       "layers (a share P) attend to most",
       {"keep", "probe"},
-      apply,
+      apply_static_prune,
       "static-prune:keep=0.5,probe=0.5",
       {reads_with_own_weights()}};
 }
