@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@
 #include "model/base/error.h"
 #include "model/base/quantity.h"
 #include "reports/plot/study_plots.h"
+#include "reports/sweep/stored_validations.h"
 #include "roofline/interconnect.h"
 #include "search/placed_estimator.h"
 
@@ -106,7 +108,7 @@ ErrorBars error_bars(const Options& o, const Configuration& c, const DesignPoint
   if (c.mode == roofline::Mode::SpeedOfLight) {
     return {.note = std::string(measure::speed_of_light_note)};
   }
-  measure::ValidationStore store(catalog, {o.request.hardware});
+  measure::ValidationStore store = reports::stored_validations(catalog, {o.request.hardware});
   if (!o.validation.empty()) store.add(o.validation);
   const bool others = estimator.is_placed() && !has_own_links(c, estimator.link().link);
   return store.bars({.hardware = c.hardware,
@@ -294,6 +296,37 @@ void write_roofline(const std::string& path, const Configuration& c, const Desig
   reports::write_plot(reports::roofline_plot(roofs, estimator.breakdown(p), title), path);
 }
 
+/// What requests share that differ in their sizes alone.
+struct Prepared {
+  RequestOptions request;  ///< sizes left out
+  LinkFlags link;
+  Configuration configuration;
+  PlacedEstimator estimator;
+};
+
+std::shared_ptr<const Prepared> prepare(const Options& o, const Globals& globals) {
+  const RequestOptions defaults;
+  RequestOptions request = o.request;
+  request.batch = defaults.batch;
+  request.prompt_len = defaults.prompt_len;
+  request.encoder_tokens = defaults.encoder_tokens;
+  request.output_len = defaults.output_len;
+  static thread_local std::deque<std::shared_ptr<const Prepared>> kept;
+  constexpr std::size_t most_kept = 4;
+  const auto found = std::find_if(kept.begin(), kept.end(), [&](const auto& p) {
+    return p->request == request && p->link == o.link;
+  });
+  if (globals.files_stay && found != kept.end()) return *found;
+  const Configuration c = parse_configuration(o.request, globals.catalog());
+  parse_sizes(o.request, c.architecture);  // wrong ones are found first
+  auto prepared = std::make_shared<const Prepared>(
+      Prepared{request, o.link, c, PlacedEstimator(c, parse_placement_link(o.link, c))});
+  if (!globals.files_stay) return prepared;
+  kept.push_front(prepared);
+  if (kept.size() > most_kept) kept.pop_back();
+  return prepared;
+}
+
 const std::vector<Column> device_columns{{"device", "device"},
                                          {"tokens", "tokens"},
                                          {"compute", "compute_s", in_seconds},
@@ -305,9 +338,10 @@ void run(const Options& o, const Globals& globals) {
   if (o.training.train) {
     return estimate_training(o.request, o.training, {o.json, o.breakdown}, globals);
   }
-  const Configuration c = parse_configuration(o.request, globals.catalog());
+  const std::shared_ptr<const Prepared> prepared = prepare(o, globals);
+  const Configuration& c = prepared->configuration;
+  const PlacedEstimator& estimator = prepared->estimator;
   const DesignPoint p = parse_sizes(o.request, c.architecture);
-  const PlacedEstimator estimator(c, parse_placement_link(o.link, c));
   const Estimator& one_device = estimator.one_device();
   const search::PlacedEstimate e = estimator.at(p);
   const std::optional<PlacedPrefill>& placed = e.prefill;
@@ -329,7 +363,12 @@ void run(const Options& o, const Globals& globals) {
     ordered_json j = estimate_json(c, p, e, estimator, bars);
     if (placed) add_placed_json(estimator, *placed, j);
     if (!devices.is_null()) j["by_device"] = devices;
-    if (o.breakdown) j["breakdown"] = breakdown;
+    if (o.breakdown) {
+      const reports::Roofs roofs = reports::roofs_of(one_device.rates(), c.mode);
+      j["roof_flops_per_second"] = roofs.compute.value;
+      j["roof_bytes_per_s"] = roofs.memory.value;
+      j["breakdown"] = breakdown;
+    }
     print_json(j);
     return;
   }

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -15,6 +14,7 @@
 #include <unistd.h>
 
 #include "cli/estimate/serving_axes.h"
+#include "cli/estimate/sweep_axes.h"
 #include "cli/estimate/training_axes.h"
 #include "cli/frame/capture.h"
 #include "cli/frame/command.h"
@@ -40,9 +40,7 @@ using reports::SweepResult;
 using reports::SweepSpec;
 
 struct Options {
-  std::map<std::string, std::vector<std::string>> axes;  ///< texts of the flags, by JSON key
-  std::vector<std::string> set;
-  std::string spec;
+  SweepAxes axes;
   std::string csv;
   std::string plot;
   std::string plot_kind = "ttft";
@@ -54,36 +52,6 @@ struct Options {
   ServingAxes serving;
   TrainingAxes training;
 };
-
-/// In the order of --help. Each takes a list, or a range of numbers.
-constexpr const char* axis_flags[][2] = {
-    {"--model LIST", "catalog names, config.json files or folders with one"},
-    {"--hardware LIST", "catalog names or JSON files"},
-    {"--engine LIST", "software that runs the model (kvcast engine list)"},
-    {"--method LIST", "methods separated by ';', or by ',' unless KEY=VALUE follows it"},
-    {"--attention LIST", "eager, tiled; default: the engine's, or tiled"},
-    {"--elementwise LIST", "eager, fused; default: the engine's, or as --attention"},
-    {"--dtype LIST", ""},
-    {"--weight-dtype LIST", ""},
-    {"--activation-dtype LIST", ""},
-    {"--cache-dtype LIST", ""},
-    {"--mode LIST", "calibrated, speed-of-light"},
-    {"--tp LIST", ""},
-    {"--pp LIST", ""},
-    {"--ep LIST", ""},
-    {"--dp LIST", ""},
-    {"--platform LIST", ""},
-    {"--batch RANGE", ""},
-    {"--prompt-len RANGE", "prompt tokens, or encoder length"},
-    {"--output-len RANGE", "tokens to generate"},
-};
-
-/// "--prompt-len RANGE" -> "prompt_len"
-std::string axis_key(std::string flag) {
-  flag = flag.substr(2, flag.find(' ') - 2);
-  std::replace(flag.begin(), flag.end(), '-', '_');
-  return flag;
-}
 
 constexpr const char* description =
     "Forecast a grid of requests, as CSV.\n\n"
@@ -107,36 +75,6 @@ constexpr const char* footer =
     "header line; to join shards:\n"
     "  cat s1.csv <(tail -n +2 s2.csv) <(tail -n +2 s3.csv)\n"
     "Under mpirun all ranks work on one file.\n";
-
-/// One text for the flags of an axis: repeating a flag adds to its list.
-std::string joined(const std::vector<std::string>& texts, const char* separator) {
-  return fmt::format("{}", fmt::join(texts, separator));
-}
-
-SweepSpec parse_spec(const Options& o) {
-  SweepSpec spec;
-  if (!o.spec.empty()) spec = reports::read_sweep_spec(o.spec);
-  for (const auto& [key, values, fallback] : reports::word_axes) {
-    const std::vector<std::string>& texts = o.axes.at(key);
-    if (texts.empty()) continue;
-    const bool options = reports::has_options(key);
-    spec.*values = options ? reports::parse_method_words(joined(texts, ";"), reports::flag_of(key))
-                           : reports::parse_words(joined(texts, ","), reports::flag_of(key));
-  }
-  for (const auto& [key, values] : reports::number_axes) {
-    const std::vector<std::string>& texts = o.axes.at(key);
-    if (!texts.empty())
-      spec.*values = reports::parse_numbers(joined(texts, ","), reports::flag_of(key));
-  }
-  o.training.set_sizes(spec);
-  std::vector<reports::SetAxis> set;
-  for (const std::string& text : o.set) {
-    set.push_back(reports::parse_set_axis(text, "--set"));
-    std::erase_if(spec.set, [&](const auto& axis) { return axis.key == set.back().key; });
-  }
-  spec.set.insert(spec.set.end(), set.begin(), set.end());
-  return spec;
-}
 
 unsigned num_cores() {
   cpu_set_t cores;
@@ -168,8 +106,9 @@ Request parse_request(const Options& o, const Globals& globals) {
   if (o.json && o.csv.empty() && !o.dry_run) {
     throw Error("--json: cannot be combined with rows on standard output; expected --csv FILE");
   }
-  Request request{reports::parse_shard(o.shard, "--shard"),
-                  SweepGrid(parse_spec(o), globals.catalog())};
+  SweepSpec spec = o.axes.parse();
+  o.training.set_sizes(spec);
+  Request request{reports::parse_shard(o.shard, "--shard"), SweepGrid(spec, globals.catalog())};
   const std::vector<std::string> kinds{"ttft", "memory", "parts"};
   if (std::find(kinds.begin(), kinds.end(), o.plot_kind) == kinds.end()) {
     throw Error("--plot-kind: " + std::string(unknown_name("kind", o.plot_kind, kinds).what()));
@@ -446,15 +385,9 @@ void add_sweep(Command app, const Globals& globals) {
   Command command = app.add_subcommand("sweep", description);
   command.footer(footer);
   const auto o = std::make_shared<Options>();
-  for (const auto& [flag, help] : axis_flags) {
-    command.add(flag, o->axes[axis_key(flag)], help).allow_extra_args(false).group("Axes");
-  }
-  command.add("--set KEY=LIST", o->set, "a config entry, e.g. num_key_value_heads=1,8,32")
-      .allow_extra_args(false)
-      .group("Axes");
+  o->axes.add_to(command);
   o->serving.add_to(command);
   o->training.add_to(command);
-  command.add("--spec FILE", o->spec, "read the axes from a JSON file");
   command.add("--csv", o->csv, "file to write; default, or -: stdout");
   command.add("--plot", o->plot,
               "draw over the prompt length (parts: over the methods); .svg or .png");

@@ -16,6 +16,7 @@ namespace kvcast::cli {
 struct Globals {
   std::string data;  ///< --data; empty: KVCAST_DATA, or beside the program
   bool quiet = false;
+  bool files_stay = false;  ///< no file changes while the program runs: it keeps what it has read
 
   Catalog catalog() const;
   /// A message for a person, to stderr.
@@ -29,6 +30,7 @@ void add_hardware(Command app, const Globals& globals);
 void add_engine(Command app, const Globals& globals);
 void add_calibrate(Command app, const Globals& globals);
 void add_estimate(Command app, const Globals& globals);
+void add_explore(Command app, const Globals& globals);
 void add_run(Command app, const Globals& globals);
 void add_sweep(Command app, const Globals& globals);
 void add_train(Command app, const Globals& globals);

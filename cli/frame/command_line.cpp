@@ -166,13 +166,11 @@ struct NamedCommand {
 };
 /// In the order of --help.
 constexpr NamedCommand commands[] = {
-    {"model", add_model},         {"hardware", add_hardware},
-    {"engine", add_engine},       {"estimate", add_estimate},
-    {"calibrate", add_calibrate}, {"sweep", add_sweep},
-    {"simulate", add_simulate},   {"run", add_run},
-    {"train", add_train},         {"choose", add_choose},
-    {"convert", add_convert},     {"partition", add_partition},
-    {"reproduce", add_reproduce}, {"report", add_report},
+    {"model", add_model},         {"hardware", add_hardware},   {"engine", add_engine},
+    {"estimate", add_estimate},   {"calibrate", add_calibrate}, {"sweep", add_sweep},
+    {"explore", add_explore},     {"simulate", add_simulate},   {"run", add_run},
+    {"train", add_train},         {"choose", add_choose},       {"convert", add_convert},
+    {"partition", add_partition}, {"reproduce", add_reproduce}, {"report", add_report},
     {"validate", add_validate},
 };
 

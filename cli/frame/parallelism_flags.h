@@ -14,6 +14,7 @@ struct ParallelismFlags {
   std::string ep = "1";
   std::string dp;  ///< empty: 1, or with ep as many replicas as make ep devices
 
+  bool operator==(const ParallelismFlags&) const = default;
   void add_to(Command command);
   /// Throws Error naming the flag.
   Parallelism parallelism() const;

@@ -41,6 +41,8 @@ struct RequestOptions {
   std::string micro_batches;  ///< empty: one for each stage
   std::string platform;       ///< empty: the hardware's node
 
+  bool operator==(const RequestOptions&) const = default;
+
   /// All flags.
   void add_to(Command command);
   /// Model, device, kernels, dtype, mode; `required`: whether model and device must be given.

@@ -18,6 +18,7 @@ struct LinkFlags {
   std::string gb_per_s;   ///< empty: the bandwidth of that link
   std::string latency_s;  ///< empty: the latency of that link
 
+  bool operator==(const LinkFlags&) const = default;
   void add_to(Command command);
 };
 

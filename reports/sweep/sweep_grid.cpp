@@ -12,13 +12,14 @@
 #include "measure/measurements.h"
 #include "model/base/error.h"
 #include "model/io/files/fnv_hash.h"
+#include "reports/sweep/stored_validations.h"
 #include "roofline/interconnect.h"
 
 namespace kvcast::reports {
 namespace {
 
 /// Positions in `word_axes` and SweepGrid::Digits; the set axes follow.
-enum Axis : std::size_t {
+enum GridAxis : std::size_t {
   model_axis,
   hardware_axis,
   engine_axis,
@@ -306,7 +307,7 @@ std::string SweepGrid::bounds_key(const Digits& d) const {
 
 void SweepGrid::look_up_error_bounds() {
   for (measure::BoundOrReason& b : speed_of_light_bounds_) b.reason = measure::speed_of_light_note;
-  measure::ValidationStore store(catalog_, words_[hardware_axis]);
+  measure::ValidationStore store = stored_validations(catalog_, words_[hardware_axis]);
   std::uint64_t set_values = 1;  // error bounds do not depend on them
   for (const SetAxis& axis : spec_.set) set_values *= axis.values.size();
   for (std::uint64_t c = 0; c < num_configurations_; c += set_values) {

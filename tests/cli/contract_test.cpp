@@ -161,12 +161,28 @@ TEST_CASE("contract: a sweep warns once for each model beyond its context") {
 TEST_CASE("contract: --help goes to stdout with status 0 and starts with examples") {
   for (const char* command : {"", "estimate ", "sweep ", "model ", "hardware ", "reproduce ",
                               "convert ", "convert mlkv ", "choose ", "choose mlkv ", "simulate ",
-                              "simulate prefill ", "report ", "man ", "completion "}) {
+                              "simulate prefill ", "explore ", "report ", "man ", "completion "}) {
     const ProgramResult result = run_well(std::string(command) + "--help");
     CAPTURE(command);
     CHECK(result.errors.empty());
     CHECK(contains(result.output, "Examples:"));
   }
+}
+
+TEST_CASE("contract: explore writes the page that the build made, or says that there is none") {
+  const fs::path built = fs::path(KVCAST_PROGRAM).parent_path() / "explorer.html";
+  const TestFolder folder;
+  const std::string page = folder.file("page.html");
+  const ProgramResult result = run_program("explore --output " + page);
+  if (!fs::exists(built)) {
+    CHECK(result.status == 1);
+    CHECK(contains(result.errors, "the explorer's page was not built"));
+    CHECK_FALSE(fs::exists(page));
+    return;
+  }
+  CHECK(result.status == 0);
+  CHECK(result.output == page + "\n");
+  CHECK(fs::file_size(page) == fs::file_size(built));
 }
 
 TEST_CASE("contract: --set changes the model") {

@@ -36,6 +36,10 @@ ttft=$("$program" estimate --quiet --model llama-7b --hardware a100-80gb --promp
 # The catalog that it reads is the package's own: a new name there is a new name in its list.
 mv "$share/kvcast/data/models/llama-7b.json" "$share/kvcast/data/models/renamed-7b.json"
 "$program" model list --quiet | grep '^renamed-7b' >/dev/null || fail "another catalog is read"
+if [[ -s $build/explorer.html ]]; then
+  "$program" explore --output page.html >/dev/null
+  cmp page.html "$build/explorer.html" || fail "another page is in the package"
+fi
 depends=$(dpkg-deb -f "$package" Depends)
 for library in libc6 libstdc++6 libfmt; do
   [[ $depends == *$library* ]] || fail "Depends: $depends, expected $library among them"

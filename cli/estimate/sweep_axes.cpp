@@ -1,0 +1,85 @@
+#include "cli/estimate/sweep_axes.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace kvcast::cli {
+namespace {
+
+using reports::SweepSpec;
+
+/// In the order of --help. Each takes a list, or a range of numbers.
+constexpr const char* axis_flags[][2] = {
+    {"--model LIST", "catalog names, config.json files or folders with one"},
+    {"--hardware LIST", "catalog names or JSON files"},
+    {"--engine LIST", "software that runs the model (kvcast engine list)"},
+    {"--method LIST", "methods separated by ';', or by ',' unless KEY=VALUE follows it"},
+    {"--attention LIST", "eager, tiled; default: the engine's, or tiled"},
+    {"--elementwise LIST", "eager, fused; default: the engine's, or as --attention"},
+    {"--dtype LIST", ""},
+    {"--weight-dtype LIST", ""},
+    {"--activation-dtype LIST", ""},
+    {"--cache-dtype LIST", ""},
+    {"--mode LIST", "calibrated, speed-of-light"},
+    {"--tp LIST", ""},
+    {"--pp LIST", ""},
+    {"--ep LIST", ""},
+    {"--dp LIST", ""},
+    {"--platform LIST", ""},
+    {"--batch RANGE", ""},
+    {"--prompt-len RANGE", "prompt tokens, or encoder length"},
+    {"--output-len RANGE", "tokens to generate"},
+};
+
+/// "--prompt-len RANGE" -> "prompt_len"
+std::string axis_key(std::string flag) {
+  flag = flag.substr(2, flag.find(' ') - 2);
+  std::replace(flag.begin(), flag.end(), '-', '_');
+  return flag;
+}
+
+/// One text for the flags of an axis: repeating a flag adds to its list.
+std::string joined(const std::vector<std::string>& texts, const char* separator) {
+  return fmt::format("{}", fmt::join(texts, separator));
+}
+
+}  // namespace
+
+void SweepAxes::add_to(Command command) {
+  for (const auto& [flag, help] : axis_flags) {
+    command.add(flag, axes[axis_key(flag)], help).allow_extra_args(false).group("Axes");
+  }
+  command.add("--set KEY=LIST", set, "a config entry, e.g. num_key_value_heads=1,8,32")
+      .allow_extra_args(false)
+      .group("Axes");
+  command.add("--spec FILE", spec, "read the axes from a JSON file");
+}
+
+SweepSpec SweepAxes::parse() const {
+  SweepSpec result;
+  if (!spec.empty()) result = reports::read_sweep_spec(spec);
+  for (const auto& [key, values, fallback] : reports::word_axes) {
+    const std::vector<std::string>& texts = axes.at(key);
+    if (texts.empty()) continue;
+    const bool options = reports::has_options(key);
+    result.*values = options
+                         ? reports::parse_method_words(joined(texts, ";"), reports::flag_of(key))
+                         : reports::parse_words(joined(texts, ","), reports::flag_of(key));
+  }
+  for (const auto& [key, values] : reports::number_axes) {
+    const std::vector<std::string>& texts = axes.at(key);
+    if (!texts.empty())
+      result.*values = reports::parse_numbers(joined(texts, ","), reports::flag_of(key));
+  }
+  std::vector<reports::SetAxis> own;
+  for (const std::string& text : set) {
+    own.push_back(reports::parse_set_axis(text, "--set"));
+    std::erase_if(result.set, [&](const auto& axis) { return axis.key == own.back().key; });
+  }
+  result.set.insert(result.set.end(), own.begin(), own.end());
+  return result;
+}
+
+}  // namespace kvcast::cli

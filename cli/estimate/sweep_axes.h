@@ -1,0 +1,24 @@
+/// The flags that span the grid of a sweep.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cli/frame/arguments.h"
+#include "reports/sweep/sweep_spec.h"
+
+namespace kvcast::cli {
+
+/// As the user typed them.
+struct SweepAxes {
+  std::map<std::string, std::vector<std::string>> axes;  ///< texts of the flags, by JSON key
+  std::vector<std::string> set;
+  std::string spec;
+
+  void add_to(Command command);
+  /// Those of the file --spec, each replaced by its flag. Throws Error naming the flag or the file.
+  reports::SweepSpec parse() const;
+};
+
+}  // namespace kvcast::cli
