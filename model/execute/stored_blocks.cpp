@@ -6,6 +6,7 @@
 
 #include "model/base/error.h"
 #include "model/execute/vector_lanes.h"
+#include "model/io/tensors/four_bit_numbers.h"
 
 namespace kvcast::execute {
 namespace {
@@ -50,6 +51,23 @@ KVCAST_INLINE Vector<lanes> lower_halves(Words<lanes> w) {
   return upper_halves<lanes>(w << 16);
 }
 
+/// The table's numbers with the indices in the words' lowest four bits; what is above them does not
+/// matter.
+template <std::size_t lanes>
+KVCAST_INLINE Vector<lanes> looked_up(const std::array<float, 16>& table, Words<lanes> w) {
+#ifndef __clang__
+  if constexpr (lanes == 16) {
+    return __builtin_shuffle(*reinterpret_cast<const Vector<16>*>(table.data()), w);
+  } else if constexpr (lanes == 8) {
+    return __builtin_shuffle(*reinterpret_cast<const Vector<8>*>(table.data()),
+                             *reinterpret_cast<const Vector<8>*>(table.data() + 8), w);
+  }
+#endif
+  Vector<lanes> numbers;
+  for (std::size_t i = 0; i < lanes; ++i) numbers[i] = table[w[i] & 15u];
+  return numbers;
+}
+
 /// A block of each row of a strip.
 template <std::size_t lanes>
 struct Block {
@@ -62,10 +80,12 @@ struct Block {
   KVCAST_INLINE Words<lanes> byte(std::size_t i) const {
     return word(i / 4) >> static_cast<std::uint32_t>(8 * (i % 4)) & 0xffu;
   }
-  KVCAST_INLINE Vector<lanes> half() const {
+  /// What the block has beside whole words.
+  KVCAST_INLINE Words<lanes> rest() const {
     const Halves<lanes> h = *reinterpret_cast<const Halves<lanes>*>(halves);
-    return lower_halves<lanes>(__builtin_convertvector(h, Words<lanes>));
+    return __builtin_convertvector(h, Words<lanes>);
   }
+  KVCAST_INLINE Vector<lanes> half() const { return lower_halves<lanes>(rest()); }
 };
 
 /// What four numbers that lie side by side are: `number[i] · factors[i]`, times the group's scale
@@ -289,6 +309,65 @@ struct Q6_K : Bytes<Q6_K> {
   }
 };
 
+/// Numbers of a table, with four bits for each, that lie as in Q4_0.
+template <typename Type>
+struct Coded {
+  static constexpr std::array<float, 4> factors{1, 1, 1, 1};
+  static constexpr bool scaled = true;
+  static constexpr std::size_t group = 32;
+
+  template <std::size_t lanes>
+  KVCAST_INLINE static Four<lanes> four(const Block<lanes>& b, std::size_t g, std::size_t i) {
+    const Words<lanes> w = b.word(Type::first + 4 * g + i % 4) >> (i < 4 ? 0u : 4u);
+    return {{looked_up<lanes>(Type::table, w), looked_up<lanes>(Type::table, w >> 8),
+             looked_up<lanes>(Type::table, w >> 16), looked_up<lanes>(Type::table, w >> 24)}};
+  }
+};
+
+struct IQ4_NL : Coded<IQ4_NL> {
+  static constexpr std::size_t block = 32;
+  static constexpr std::size_t block_bytes = 18;
+  static constexpr std::size_t first = 0;
+  static constexpr const std::array<float, 16>& table = iq4_numbers;
+
+  template <std::size_t lanes>
+  KVCAST_INLINE static GroupScale<lanes> scale(const Block<lanes>& b, std::size_t) {
+    return {b.half(), Vector<lanes>{}};
+  }
+};
+
+struct IQ4_XS : Coded<IQ4_XS> {
+  static constexpr std::size_t block = 256;
+  static constexpr std::size_t block_bytes = 136;
+  static constexpr std::size_t first = 2;
+  static constexpr const std::array<float, 16>& table = iq4_numbers;
+
+  template <std::size_t lanes>
+  KVCAST_INLINE static GroupScale<lanes> scale(const Block<lanes>& b, std::size_t g) {
+    const Words<lanes> both = b.word(0);
+    const Words<lanes> step = (b.word(1) >> static_cast<std::uint32_t>(4 * g) & 15u) |
+                              (both >> static_cast<std::uint32_t>(16 + 2 * g) & 3u) << 4;
+    const auto centred = (Whole<lanes>)step - 32;
+    return {lower_halves<lanes>(both) * __builtin_convertvector(centred, Vector<lanes>),
+            Vector<lanes>{}};
+  }
+};
+
+struct MXFP4 : Coded<MXFP4> {
+  static constexpr std::size_t block = 32;
+  static constexpr std::size_t block_bytes = 17;
+  static constexpr std::size_t first = 0;
+  static constexpr const std::array<float, 16>& table = fp4_numbers;
+
+  template <std::size_t lanes>
+  KVCAST_INLINE static GroupScale<lanes> scale(const Block<lanes>& b, std::size_t) {
+    // The exponent of a float; 0 stands for 2^-127, which is subnormal.
+    const Words<lanes> bits = b.rest() << 23;
+    const Words<lanes> of_zero = (Words<lanes>)(bits == 0u) & 0x00400000u;
+    return {(Vector<lanes>)(bits | of_zero), Vector<lanes>{}};
+  }
+};
+
 /// f(a type of those above) for the type that it is; returns what f does.
 template <typename F>
 KVCAST_INLINE auto with_type(DType dtype, F f) {
@@ -302,6 +381,9 @@ KVCAST_INLINE auto with_type(DType dtype, F f) {
     case DType::Q5_1: return f(Q5_1{});
     case DType::Q4_K: return f(Q4_K{});
     case DType::Q5_K: return f(Q5_K{});
+    case DType::IQ4_NL: return f(IQ4_NL{});
+    case DType::IQ4_XS: return f(IQ4_XS{});
+    case DType::MXFP4: return f(MXFP4{});
     default: KVCAST_ASSERT(dtype == DType::Q6_K); return f(Q6_K{});
   }
 }
@@ -310,7 +392,7 @@ KVCAST_INLINE auto with_type(DType dtype, F f) {
 struct Layout {
   std::size_t words;  ///< of a block
   std::size_t blocks;
-  bool has_half;
+  std::size_t rest;  ///< bytes beside whole words: 2, 1 or 0
 };
 
 std::size_t block_bytes_of(DType dtype) {
@@ -320,7 +402,7 @@ std::size_t block_bytes_of(DType dtype) {
 Layout layout_of(DType dtype, std::size_t in) {
   const std::size_t bytes = block_bytes_of(dtype);
   const std::size_t block = with_type(dtype, [](auto type) { return decltype(type)::block; });
-  return {bytes / 4, (in + block - 1) / block, bytes % 4 != 0};
+  return {bytes / 4, (in + block - 1) / block, bytes % 4};
 }
 
 template <typename Type, std::size_t lanes>
@@ -422,8 +504,9 @@ KVCAST_VECTOR_WIDTHS(void, unpack_strip, unpack_lanes,
                      (const StripPart& part, float* out, std::size_t step), (part, out, step))
 
 bool has_strips(DType dtype) {
-  constexpr std::array types{DType::BF16, DType::FP16, DType::Q8_0, DType::Q4_0, DType::Q4_1,
-                             DType::Q5_0, DType::Q5_1, DType::Q4_K, DType::Q5_K, DType::Q6_K};
+  constexpr std::array types{DType::BF16,   DType::FP16,   DType::Q8_0, DType::Q4_0, DType::Q4_1,
+                             DType::Q5_0,   DType::Q5_1,   DType::Q4_K, DType::Q5_K, DType::Q6_K,
+                             DType::IQ4_NL, DType::IQ4_XS, DType::MXFP4};
   return std::find(types.begin(), types.end(), dtype) != types.end();
 }
 
@@ -433,7 +516,7 @@ std::size_t strip_group(DType dtype) {
 
 std::size_t strip_words(DType dtype, std::size_t in) {
   const Layout layout = layout_of(dtype, in);
-  const std::size_t halves = layout.has_half ? layout.blocks * strip_lanes() : 0;
+  const std::size_t halves = layout.rest > 0 ? layout.blocks * strip_lanes() : 0;
   const std::size_t words = layout.blocks * layout.words * strip_lanes() + (halves + 1) / 2;
   return (words + 15) / 16 * 16;
 }
@@ -444,8 +527,8 @@ void pack_strip(DType dtype, std::size_t in, const std::byte* rows, std::size_t 
   const std::size_t lanes = strip_lanes();
   const std::size_t bytes = block_bytes_of(dtype);
   // Behind all of Q6_K's words, before those of the others.
-  const std::size_t half_at = dtype == DType::Q6_K ? bytes - 2 : 0;
-  const std::size_t words_at = layout.has_half && half_at == 0 ? 2 : 0;
+  const std::size_t rest_at = dtype == DType::Q6_K ? bytes - 2 : 0;
+  const std::size_t words_at = rest_at == 0 ? layout.rest : 0;
   auto* const halves =
       reinterpret_cast<std::uint16_t*>(strip + layout.blocks * layout.words * lanes);
   std::fill_n(strip, strip_words(dtype, in), 0u);
@@ -459,7 +542,7 @@ void pack_strip(DType dtype, std::size_t in, const std::byte* rows, std::size_t 
         if (at >= there) break;
         std::memcpy(to + w * lanes, block + at, std::min<std::size_t>(4, there - at));
       }
-      if (layout.has_half) std::memcpy(halves + b * lanes + r, block + half_at, 2);
+      if (layout.rest > 0) std::memcpy(halves + b * lanes + r, block + rest_at, layout.rest);
     }
   }
 }

@@ -11,8 +11,8 @@
 namespace kvcast::execute {
 
 /// Outputs of a strip: some rows of a weight side by side, as many as a vector has lanes. The
-/// 32-bit words of their blocks take turns, [block][word][lane]; the halves that some blocks have
-/// beside whole words follow, [block][lane]. No bit of a block is changed.
+/// 32-bit words of their blocks take turns, [block][word][lane]; the 16 or 8 bits that some
+/// blocks have beside whole words follow, [block][lane] in 16 bits. No bit of a block is changed.
 std::size_t strip_lanes();
 
 /// Whether products read the type as it is stored.

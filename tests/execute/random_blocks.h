@@ -30,6 +30,8 @@ inline std::vector<BlockHalf> block_halves(DType dtype) {
     case DType::Q4_K: return {{0, 2}, {2, 4}};
     case DType::Q5_K: return {{0, 1}, {2, 4}};
     case DType::Q6_K: return {{208, 0}};  // a subnormal half
+    case DType::IQ4_NL: return {{0, 5}};
+    case DType::IQ4_XS: return {{0, 1}};
     default: KVCAST_ASSERT(false);
   }
 }
@@ -51,6 +53,8 @@ inline std::vector<std::byte> random_blocks(DType dtype, std::size_t elements, u
     } else if (dtype == DType::FP16) {
       // One in eight is subnormal.
       put(block, sign | (random() % 8 == 0 ? 0u : 10u << 10) | (random() & 0x3ffu));
+    } else if (dtype == DType::MXFP4) {
+      blocks[block] = static_cast<std::byte>(120 + random() % 4);
     } else {
       for (const BlockHalf& half : block_halves(dtype)) {
         put(block + half.at,

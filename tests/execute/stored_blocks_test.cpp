@@ -23,8 +23,9 @@
 namespace kvcast::execute {
 namespace {
 
-constexpr std::array types{DType::BF16, DType::FP16, DType::Q8_0, DType::Q4_0, DType::Q4_1,
-                           DType::Q5_0, DType::Q5_1, DType::Q4_K, DType::Q5_K, DType::Q6_K};
+constexpr std::array types{DType::BF16,   DType::FP16,   DType::Q8_0, DType::Q4_0, DType::Q4_1,
+                           DType::Q5_0,   DType::Q5_1,   DType::Q4_K, DType::Q5_K, DType::Q6_K,
+                           DType::IQ4_NL, DType::IQ4_XS, DType::MXFP4};
 
 /// A weight [out, in] of random blocks, and its numbers as read_elements has them.
 struct StoredWeight {
@@ -170,10 +171,14 @@ TEST_CASE("stored_blocks: a scale that is not finite is an error that names the 
   for (const DType dtype : types) {
     StoredWeight w(2, 256, dtype);
     std::vector<std::byte> bytes(w.tensor.bytes.begin(), w.tensor.bytes.end());
-    const bool blocks = width(dtype).block_elements > 1;
-    const std::size_t at = bytes.size() / 2 + (blocks ? block_halves(dtype).back().at : 0);
-    const std::uint16_t infinity = dtype == DType::BF16 ? 0x7f80 : 0x7c00;
-    std::memcpy(&bytes[at], &infinity, sizeof infinity);
+    if (dtype == DType::MXFP4) {
+      bytes[bytes.size() / 2] = std::byte{255};
+    } else {
+      const bool blocks = width(dtype).block_elements > 1;
+      const std::size_t at = bytes.size() / 2 + (blocks ? block_halves(dtype).back().at : 0);
+      const std::uint16_t infinity = dtype == DType::BF16 ? 0x7f80 : 0x7c00;
+      std::memcpy(&bytes[at], &infinity, sizeof infinity);
+    }
     w.tensor.file = MappedFile::from_bytes("test", bytes);
     w.tensor.bytes = w.tensor.file->bytes();
     CAPTURE(name(dtype));
@@ -185,6 +190,48 @@ TEST_CASE("stored_blocks: a scale that is not finite is an error that names the 
     FloatStore store;
     CHECK_THROWS_AS(w.matrix(store), Error);
   }
+}
+
+TEST_CASE("stored_blocks: MXFP4 with its smallest and largest scales, and one beyond them") {
+  constexpr std::size_t in = 64;
+  // Two blocks: 2^-127 times the numbers of the codes 0 to 15, and 2^126 times those of 0 to 3.
+  // Behind them 16 zeros each.
+  constexpr std::array numbers{0.,  .5,  1.,  1.5,  2.,  3.,  4.,  6.,
+                               -0., -.5, -1., -1.5, -2., -3., -4., -6.};
+  StoredTensor tensor;
+  tensor.name = "w";
+  tensor.dtype = DType::MXFP4;
+  tensor.shape = {1, in};
+  std::vector<std::byte> bytes(34);
+  bytes[17] = std::byte{253};
+  for (std::size_t i = 0; i < 16; ++i) {
+    bytes[1 + i] = static_cast<std::byte>(i);
+    bytes[18 + i] = static_cast<std::byte>(i % 4);
+  }
+  FloatStore store;
+  const auto matrix = [&] {
+    tensor.file = MappedFile::from_bytes("test", bytes);
+    tensor.bytes = tensor.file->bytes();
+    return Matrix(
+        1, in, DType::MXFP4,
+        [&](std::size_t, std::size_t, std::span<std::byte> out) { read_blocks(tensor, 0, out); },
+        store);
+  };
+  const Matrix m = matrix();
+  for (std::size_t i = 0; i < in; ++i) {
+    const double number = i < 16              ? std::ldexp(numbers[i], -127)
+                          : i >= 32 && i < 48 ? std::ldexp(numbers[i % 4], 126)
+                                              : 0;
+    std::vector<float> x(in);
+    x[i] = 1;
+    CAPTURE(i);
+    CHECK(product(m, x, 1, 1)[0] == number);
+    x.resize(2 * in);
+    CHECK(product(m, x, 2, 1)[0] == number);
+  }
+  bytes[18 + 6] = std::byte{6};  // 4 · 2^126 is no fp32 number
+  CHECK(message_of(matrix) ==
+        "test: tensor w, element 38: got an infinity, expected finite weights");
 }
 
 TEST_CASE("stored_blocks: a reader gives the rows, pieces and columns that the numbers come from") {
@@ -235,7 +282,8 @@ std::string llama_file() {
                              Tensor{"attn_v", 128, 256},   Tensor{"attn_output", 256, 256},
                              Tensor{"ffn_gate", 512, 256}, Tensor{"ffn_up", 512, 256},
                              Tensor{"ffn_down", 256, 512}};
-  constexpr std::array<std::uint32_t, types.size()> ids{30, 1, 8, 2, 3, 6, 7, 12, 13, 14};
+  constexpr std::array<std::uint32_t, types.size()> ids{30, 1,  8,  2,  3,  6, 7,
+                                                        12, 13, 14, 20, 23, 39};
   GgufWriter w;
   w.text("general.architecture", "llama");
   w.text("general.name", "Test model");

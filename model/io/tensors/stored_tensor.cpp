@@ -10,6 +10,7 @@
 
 #include "model/base/error.h"
 #include "model/base/units.h"
+#include "model/io/tensors/four_bit_numbers.h"
 #include "model/io/tensors/mapped_file.h"
 
 namespace kvcast {
@@ -99,32 +100,23 @@ void read_q5_1(const std::byte* block, float* out) {
   for (std::size_t i = 0; i < 32; ++i) out[i] = scale * static_cast<float>(q[i]) + minimum;
 }
 
-/// 2^(e - 127) · number, 32 elements: the byte e, 16 bytes as in Q4_0, each with the codes of two
-/// four-bit floats: sign, two bits of exponent, one of fraction.
-/// Source: OCP Microscaling Formats (MX) Specification v1.0, section 5.3.3 and table 7.
-void read_mxfp4(const std::byte* block, float* out) {
-  constexpr std::array<float, 16> numbers{0,    0.5,  1,  1.5,  2,  3,  4,  6,
-                                          -0.F, -0.5, -1, -1.5, -2, -3, -4, -6};
-  const float scale = std::ldexp(1.0F, whole(block[0]) - 127);
-  for (std::size_t i = 0; i < 16; ++i) {
-    out[i] = scale * numbers[static_cast<std::size_t>(low(block[1 + i]))];
-    out[i + 16] = scale * numbers[static_cast<std::size_t>(high(block[1 + i]))];
-  }
-}
-
 /// scale · number, 32 elements whose codes lie in 16 bytes as in Q4_0.
-void read_codes(float scale, const std::byte* codes, float* out) {
-  constexpr std::array<float, 16> numbers{-127, -104, -83, -65, -49, -35, -22, -10,
-                                          1,    13,   25,  38,  53,  69,  89,  113};
+void read_codes(float scale, const std::array<float, 16>& numbers, const std::byte* codes,
+                float* out) {
   for (std::size_t i = 0; i < 16; ++i) {
     out[i] = scale * numbers[static_cast<std::size_t>(low(codes[i]))];
     out[i + 16] = scale * numbers[static_cast<std::size_t>(high(codes[i]))];
   }
 }
 
+/// 2^(e - 127) · number: the byte e, 16 bytes of codes.
+void read_mxfp4(const std::byte* block, float* out) {
+  read_codes(std::ldexp(1.0F, whole(block[0]) - 127), fp4_numbers, block + 1, out);
+}
+
 /// Half scale, 16 bytes of codes.
 void read_iq4_nl(const std::byte* block, float* out) {
-  read_codes(load_half(block), block + 2, out);
+  read_codes(load_half(block), iq4_numbers, block + 2, out);
 }
 
 /// scale · (s_j - 32), 256 elements in 8 groups j of 32: half scale, a word with the upper two bits
@@ -136,7 +128,8 @@ void read_iq4_xs(const std::byte* block, float* out) {
     const std::byte both = block[4 + j / 2];
     const int lower = j % 2 == 0 ? low(both) : high(both);
     const int step = lower | (upper >> 2 * j & 3) << 4;
-    read_codes(scale * static_cast<float>(step - 32), block + 8 + 16 * j, out + 32 * j);
+    read_codes(scale * static_cast<float>(step - 32), iq4_numbers, block + 8 + 16 * j,
+               out + 32 * j);
   }
 }
 
@@ -361,7 +354,9 @@ std::vector<std::size_t> halves_of(DType dtype) {
     case DType::FP16:
     case DType::Q8_0:
     case DType::Q4_0:
-    case DType::Q5_0: return {0};
+    case DType::Q5_0:
+    case DType::IQ4_NL:
+    case DType::IQ4_XS: return {0};
     case DType::Q4_1:
     case DType::Q5_1:
     case DType::Q4_K:
@@ -373,7 +368,10 @@ std::vector<std::size_t> halves_of(DType dtype) {
   }
 }
 
-/// Whether all numbers of these blocks are finite: they are where their scales are.
+/// Of larger ones, numbers of MXFP4 may be too large for fp32: 6 · 2^(253 - 127) is.
+constexpr int largest_exponent = 252;
+
+/// True only where all numbers of these blocks are finite: they are where their scales are.
 bool has_finite_numbers(DType dtype, std::span<const std::byte> blocks) {
   const std::size_t step = static_cast<std::size_t>(width(dtype).block_bits) / 8;
   const auto worst = [&](std::size_t at) {
@@ -384,6 +382,12 @@ bool has_finite_numbers(DType dtype, std::span<const std::byte> blocks) {
     return most;
   };
   if (dtype == DType::BF16) return worst(0) < 0x7f80u;
+  if (dtype == DType::MXFP4) {
+    int most = 0;
+    for (std::size_t at = 0; at < blocks.size(); at += step)
+      most = std::max(most, whole(blocks[at]));
+    return most <= largest_exponent;
+  }
   const std::vector<std::size_t> halves = halves_of(dtype);
   KVCAST_ASSERT(!halves.empty());
   return std::all_of(halves.begin(), halves.end(),
@@ -431,8 +435,7 @@ void read_blocks(const StoredTensor& tensor, std::uint64_t first, std::span<std:
   std::memcpy(out.data(), tensor.bytes.data() + begin, out.size());
   if (has_finite_numbers(dtype, out)) return;
   std::vector<float> numbers(out.size() / block_bytes * elements);
-  read_elements(tensor, first, std::span(numbers));  // says which one
-  KVCAST_ASSERT(false);
+  read_elements(tensor, first, std::span(numbers));  // says which one is not
 }
 
 }  // namespace kvcast
