@@ -347,7 +347,7 @@ void add_run(Command app, const Globals& globals) {
   c.add("--dtype", o->dtype, "fp32, or fp64 (plain loops in double precision, slow)");
   c.add("--weights as-stored|fp32", o->weights,
         "fp32, or as-stored: matrices stay in the file's types where products read them (bf16, "
-        "fp16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4)");
+        "fp16, fp8, groups of int4, and GGUF's blocks but Q2_K and Q3_K)");
   c.add("--arithmetic fp32", o->arithmetic, "what products multiply and add in");
   c.add("--random-weights SEED", o->random_weights,
         "random weights from this seed; MODEL is then a catalog name or a config.json");

@@ -41,6 +41,7 @@ nlohmann::json source_config(const Checkpoint& checkpoint, DType dtype) {
     config = std::move(text->config);
     config["tie_word_embeddings"] = checkpoint.architecture().tied_embeddings;
   }
+  config.erase("quantization_config");  // weights are written as numbers
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = torch_name(dtype);
   return config;
 }

@@ -11,6 +11,7 @@
 
 #include "model/base/error.h"
 #include "model/execute/stored_blocks.h"
+#include "model/io/tensors/stored_tensor.h"
 
 namespace kvcast::execute {
 namespace {
@@ -114,7 +115,7 @@ Matrix::Matrix(std::size_t out, std::size_t in, DType dtype, const FillStored& f
                FloatStore& store)
     : out_(out), in_(in), dtype_(dtype) {
   data_ = store.take(bytes() / sizeof(float));
-  const std::size_t row = bytes_of(Count(in), dtype).constant();
+  const std::size_t row = row_bytes(dtype, in);
   const std::size_t lanes = strip_lanes();
   pack_groups([&](std::size_t first, std::size_t count, float* target) {
     static thread_local std::vector<std::byte> rows;

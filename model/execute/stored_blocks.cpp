@@ -368,6 +368,56 @@ struct MXFP4 : Coded<MXFP4> {
   }
 };
 
+/// e4m3 with an fp32 scale.
+struct Fp8 {
+  static constexpr std::array<float, 4> factors{1, 1, 1, 1};
+  static constexpr bool scaled = true;
+  static constexpr std::size_t block = 128;
+  static constexpr std::size_t group = 32;
+  static constexpr std::size_t block_bytes = 132;
+
+  template <std::size_t lanes>
+  KVCAST_INLINE static GroupScale<lanes> scale(const Block<lanes>& b, std::size_t) {
+    return {(Vector<lanes>)b.word(0), Vector<lanes>{}};
+  }
+
+  /// Of the uppermost bytes: as upper_halves, with other exponents.
+  template <std::size_t lanes>
+  KVCAST_INLINE static Vector<lanes> number(Words<lanes> w) {
+    const Vector<lanes> normal = (Vector<lanes>)((w >> 4 & 0x07f00000u) + (120u << 23));
+    const Vector<lanes> subnormal = 2.0F * normal - 0x1p-6F;
+    const Vector<lanes> magnitude = subnormal < normal ? subnormal : normal;
+    return (Vector<lanes>)((Words<lanes>)magnitude | (w & 0x80000000u));
+  }
+
+  template <std::size_t lanes>
+  KVCAST_INLINE static Four<lanes> four(const Block<lanes>& b, std::size_t g, std::size_t i) {
+    const Words<lanes> w = b.word(1 + 8 * g + i);
+    return {
+        {number<lanes>(w << 24), number<lanes>(w << 16), number<lanes>(w << 8), number<lanes>(w)}};
+  }
+};
+
+/// Groups of `inputs` four-bit numbers, as row_block() has them.
+template <std::size_t inputs>
+struct Int4 : Bytes<Int4<inputs>> {
+  static constexpr std::size_t block = inputs;
+  static constexpr std::size_t group = 32;
+  static constexpr std::size_t block_bytes = 4 + inputs / 2;
+
+  template <std::size_t lanes>
+  KVCAST_INLINE static GroupScale<lanes> scale(const Block<lanes>& b, std::size_t) {
+    const Words<lanes> both = b.word(0);
+    const Vector<lanes> scale = (Vector<lanes>)(both & 0xffffe000u);
+    return {scale, -scale * to_floats<lanes>(both & 0x1fffu)};
+  }
+
+  template <std::size_t lanes>
+  KVCAST_INLINE static Words<lanes> bytes(const Block<lanes>& b, std::size_t g, std::size_t i) {
+    return nibbles<lanes>(b, 1 + 4 * g, i);
+  }
+};
+
 /// f(a type of those above) for the type that it is; returns what f does.
 template <typename F>
 KVCAST_INLINE auto with_type(DType dtype, F f) {
@@ -384,6 +434,10 @@ KVCAST_INLINE auto with_type(DType dtype, F f) {
     case DType::IQ4_NL: return f(IQ4_NL{});
     case DType::IQ4_XS: return f(IQ4_XS{});
     case DType::MXFP4: return f(MXFP4{});
+    case DType::FP8: return f(Fp8{});
+    case DType::INT4_G32: return f(Int4<32>{});
+    case DType::INT4_G64: return f(Int4<64>{});
+    case DType::INT4_G128: return f(Int4<128>{});
     default: KVCAST_ASSERT(dtype == DType::Q6_K); return f(Q6_K{});
   }
 }
@@ -504,9 +558,10 @@ KVCAST_VECTOR_WIDTHS(void, unpack_strip, unpack_lanes,
                      (const StripPart& part, float* out, std::size_t step), (part, out, step))
 
 bool has_strips(DType dtype) {
-  constexpr std::array types{DType::BF16,   DType::FP16,   DType::Q8_0, DType::Q4_0, DType::Q4_1,
-                             DType::Q5_0,   DType::Q5_1,   DType::Q4_K, DType::Q5_K, DType::Q6_K,
-                             DType::IQ4_NL, DType::IQ4_XS, DType::MXFP4};
+  constexpr std::array types{
+      DType::BF16,  DType::FP16, DType::Q8_0,     DType::Q4_0,     DType::Q4_1,     DType::Q5_0,
+      DType::Q5_1,  DType::Q4_K, DType::Q5_K,     DType::Q6_K,     DType::IQ4_NL,   DType::IQ4_XS,
+      DType::MXFP4, DType::FP8,  DType::INT4_G32, DType::INT4_G64, DType::INT4_G128};
   return std::find(types.begin(), types.end(), dtype) != types.end();
 }
 

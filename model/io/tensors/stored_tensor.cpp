@@ -12,6 +12,7 @@
 #include "model/base/units.h"
 #include "model/io/tensors/four_bit_numbers.h"
 #include "model/io/tensors/mapped_file.h"
+#include "model/io/tensors/packed_weight.h"
 
 namespace kvcast {
 namespace {
@@ -308,6 +309,17 @@ void convert(DType dtype, const std::byte* from, std::span<double> out) {
   std::copy(part.begin(), part.end(), out.begin());
 }
 
+void convert_packed(const PackedWeight& weight, std::uint64_t first, std::span<float> out) {
+  read_packed(weight, first, out);
+}
+
+void convert_packed(const PackedWeight& weight, std::uint64_t first, std::span<double> out) {
+  std::array<float, chunk> floats;
+  const std::span<float> part = std::span<float>(floats).first(out.size());
+  read_packed(weight, first, part);
+  std::copy(part.begin(), part.end(), out.begin());
+}
+
 /// The exponent's bits, all set in NaN and infinities.
 template <typename N>
 constexpr auto exponent_bits(N value) {
@@ -332,13 +344,18 @@ void read_converted(const StoredTensor& tensor, std::uint64_t first, std::span<N
   const DTypeWidth& block = width(dtype);
   const auto elements = static_cast<std::uint64_t>(block.block_elements);
   const std::uint64_t block_bytes = static_cast<std::uint64_t>(block.block_bits) / 8;
-  KVCAST_ASSERT(first % elements == 0 && out.size() % elements == 0);
-  const std::uint64_t stored = tensor.bytes.size() / block_bytes * elements;
+  KVCAST_ASSERT(tensor.packed || (first % elements == 0 && out.size() % elements == 0));
+  const std::uint64_t stored =
+      tensor.packed ? tensor.elements() : tensor.bytes.size() / block_bytes * elements;
   KVCAST_ASSERT(first <= stored && out.size() <= stored - first);
 
   for (std::size_t begin = 0; begin < out.size(); begin += chunk) {
     const std::span<N> part = out.subspan(begin, std::min(chunk, out.size() - begin));
-    convert(dtype, tensor.bytes.data() + (first + begin) / elements * block_bytes, part);
+    if (tensor.packed) {
+      convert_packed(*tensor.packed, first + begin, part);
+    } else {
+      convert(dtype, tensor.bytes.data() + (first + begin) / elements * block_bytes, part);
+    }
     if (all_finite<N>(part)) continue;
     const auto bad = std::find_if(part.begin(), part.end(),
                                   [](N value) { return exponent_bits(value) == no_number<N>; });
@@ -371,9 +388,25 @@ std::vector<std::size_t> halves_of(DType dtype) {
 /// Of larger ones, numbers of MXFP4 may be too large for fp32: 6 · 2^(253 - 127) is.
 constexpr int largest_exponent = 252;
 
+/// Blocks that begin with an fp32 scale; those of `fp8` have its codes behind it.
+bool has_finite_scaled(std::span<const std::byte> blocks, std::size_t step, bool fp8) {
+  // fp8 reaches 448, and codes less a zero 15.
+  constexpr float most = std::numeric_limits<float>::max() / 512;
+  for (std::size_t at = 0; at < blocks.size(); at += step) {
+    if (!(std::abs(load<float>(&blocks[at])) < most)) return false;
+    if (!fp8) continue;
+    int no_number = 0;
+    for (std::size_t i = sizeof(float); i < step; ++i) {
+      no_number |= (whole(blocks[at + i]) & 0x7f) == 0x7f ? 1 : 0;
+    }
+    if (no_number != 0) return false;
+  }
+  return true;
+}
+
 /// True only where all numbers of these blocks are finite: they are where their scales are.
 bool has_finite_numbers(DType dtype, std::span<const std::byte> blocks) {
-  const std::size_t step = static_cast<std::size_t>(width(dtype).block_bits) / 8;
+  const std::size_t step = row_block(dtype).bytes;
   const auto worst = [&](std::size_t at) {
     std::uint16_t most = 0;
     for (; at < blocks.size(); at += step) {
@@ -387,6 +420,13 @@ bool has_finite_numbers(DType dtype, std::span<const std::byte> blocks) {
     for (std::size_t at = 0; at < blocks.size(); at += step)
       most = std::max(most, whole(blocks[at]));
     return most <= largest_exponent;
+  }
+  switch (dtype) {
+    case DType::FP8: return has_finite_scaled(blocks, step, true);
+    case DType::INT4_G32:
+    case DType::INT4_G64:
+    case DType::INT4_G128: return has_finite_scaled(blocks, step, false);
+    default: break;
   }
   const std::vector<std::size_t> halves = halves_of(dtype);
   KVCAST_ASSERT(!halves.empty());
@@ -425,16 +465,42 @@ void read_elements(const StoredTensor& tensor, std::uint64_t first, std::span<do
   read_converted(tensor, first, out);
 }
 
+RowBlock row_block(DType dtype) {
+  switch (dtype) {
+    case DType::FP8: return {128, 4 + 128};
+    case DType::INT4_G32: return {32, 4 + 16};
+    case DType::INT4_G64: return {64, 4 + 32};
+    case DType::INT4_G128: return {128, 4 + 64};
+    default: break;
+  }
+  const DTypeWidth& block = width(dtype);
+  return {static_cast<std::uint64_t>(block.block_elements),
+          static_cast<std::uint64_t>(block.block_bits) / 8};
+}
+
+std::uint64_t row_bytes(DType dtype, std::uint64_t elements) {
+  const RowBlock block = row_block(dtype);
+  return (elements + block.elements - 1) / block.elements * block.bytes;
+}
+
 void read_blocks(const StoredTensor& tensor, std::uint64_t first, std::span<std::byte> out) {
   const DType dtype = tensor.readable_dtype();
-  const auto elements = static_cast<std::uint64_t>(width(dtype).block_elements);
-  const std::uint64_t block_bytes = static_cast<std::uint64_t>(width(dtype).block_bits) / 8;
-  KVCAST_ASSERT(first % elements == 0 && out.size() % block_bytes == 0);
-  const std::uint64_t begin = first / elements * block_bytes;
-  KVCAST_ASSERT(begin <= tensor.bytes.size() && out.size() <= tensor.bytes.size() - begin);
-  std::memcpy(out.data(), tensor.bytes.data() + begin, out.size());
+  const auto [elements, block_bytes] = row_block(dtype);
+  KVCAST_ASSERT(out.size() % block_bytes == 0);
+  std::uint64_t count = out.size() / block_bytes * elements;
+  if (tensor.packed) {
+    const std::uint64_t in_row = first % tensor.packed->in;
+    KVCAST_ASSERT(in_row % elements == 0 && first < tensor.elements());
+    count = std::min(count, tensor.packed->in - in_row);
+    read_packed_blocks(*tensor.packed, {elements, block_bytes}, first, out);
+  } else {
+    KVCAST_ASSERT(first % elements == 0);
+    const std::uint64_t begin = first / elements * block_bytes;
+    KVCAST_ASSERT(begin <= tensor.bytes.size() && out.size() <= tensor.bytes.size() - begin);
+    std::memcpy(out.data(), tensor.bytes.data() + begin, out.size());
+  }
   if (has_finite_numbers(dtype, out)) return;
-  std::vector<float> numbers(out.size() / block_bytes * elements);
+  std::vector<float> numbers(count);
   read_elements(tensor, first, std::span(numbers));  // says which one is not
 }
 

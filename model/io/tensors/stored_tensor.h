@@ -16,6 +16,7 @@
 namespace kvcast {
 
 class MappedFile;
+struct PackedWeight;
 
 /// Shape outermost dimension first, as PyTorch prints it, row-major. `bytes` lie in `file`, which
 /// lives as long as any tensor of it.
@@ -27,6 +28,8 @@ struct StoredTensor {
   std::span<const std::byte> bytes;
   std::shared_ptr<const MappedFile> file;
   std::string type{};  ///< as its format spells it: "I64", "Q3_K"
+  /// A weight that other tensors hold together, of which `bytes` are the codes; null: none.
+  std::shared_ptr<const PackedWeight> packed = nullptr;
 
   std::uint64_t elements() const;
   /// "FILE: tensor NAME", for errors.
@@ -46,7 +49,20 @@ std::string shortened(std::string_view text);
 void read_elements(const StoredTensor& tensor, std::uint64_t first, std::span<float> out);
 /// The same as fp64: FP64 exactly, the other types' fp32 values.
 void read_elements(const StoredTensor& tensor, std::uint64_t first, std::span<double> out);
-/// The bytes that hold elements from `first` on, whole blocks. Throws Error as above.
+/// A block of a row as read_blocks has it; the last one of a row may hold fewer numbers.
+struct RowBlock {
+  std::uint64_t elements;
+  std::uint64_t bytes;
+};
+/// GGUF's blocks and plain numbers as they are; of other checkpoints' blocks those of one row:
+///   FP8        128 numbers: fp32 scale, a byte for each number
+///   INT4_G...  a word whose lowest 13 bits are the zero, and the others a scale's; then, for each
+///              32 numbers, 16 bytes as in Q4_0
+RowBlock row_block(DType dtype);
+/// Bytes of a row of so many numbers in such blocks.
+std::uint64_t row_bytes(DType dtype, std::uint64_t elements);
+/// The blocks of one row's elements from `first` on; of plain numbers and GGUF's blocks also of
+/// several rows. Throws Error as above.
 void read_blocks(const StoredTensor& tensor, std::uint64_t first, std::span<std::byte> out);
 
 }  // namespace kvcast

@@ -17,6 +17,7 @@
 #include "model/io/tensors/gguf.h"
 #include "model/io/tensors/mapped_file.h"
 #include "model/io/tensors/safetensors.h"
+#include "model/io/weights/packed_checkpoint.h"
 
 namespace kvcast {
 namespace fs = std::filesystem;
@@ -93,6 +94,8 @@ std::string model_name(const fs::path& path) {
 
 WeightReader::WeightReader(std::vector<StoredTensor> tensors, WeightSource source)
     : tensors_(std::move(tensors)), source_(std::move(source)) {
+  // Packed weights have their outputs first, whatever the family does.
+  if (tensors_.front().packed) source_.transposed = false;
   if (source_.shape.empty() || tensors_.size() != 1) return;
   if (product_from(source_.shape, 0) == tensors_[0].elements()) tensors_[0].shape = source_.shape;
 }
@@ -246,7 +249,7 @@ std::optional<DType> WeightReader::stored_dtype() const {
                         source_.columns.empty();
   if (!tensor().file || !as_it_is) return {};
   const DType dtype = tensor().readable_dtype();
-  const auto block = static_cast<std::uint64_t>(width(dtype).block_elements);
+  const std::uint64_t block = row_block(dtype).elements;
   const bool whole_blocks = !part_ || (part_->first_number % block == 0 && part_->row % block == 0);
   const bool same = std::all_of(tensors_.begin(), tensors_.end(),
                                 [&](const StoredTensor& t) { return t.dtype == dtype; });
@@ -275,7 +278,7 @@ void WeightReader::read_stored(std::size_t first, std::size_t rows,
 
 void WeightReader::forget() const {
   for (const StoredTensor& t : tensors_) {
-    if (t.file) t.file->forget(t.bytes);
+    if (t.file) t.file->forget(t.bytes);  // of packed weights their codes, nearly all
   }
 }
 
@@ -285,12 +288,7 @@ Checkpoint::Checkpoint(const fs::path& path) : path_(path) {
     const fs::path config = path / "config.json";
     const nlohmann::json read = read_json_file(config);
     architecture_ = read_config(read, model_name(path), config.string());
-    if (!architecture_.quantization.empty()) {
-      throw Error(config.string() + ": /quantization_config",
-                  architecture_.quantization + " weights",
-                  "null: quantised weights are read from GGUF files only");
-    }
-    take(read_safetensors_folder(path));
+    take(read_checkpoint_folder(path, read));
     const Wrapper* const wrapper = find_wrapper(architecture_.wrapper);
     const bool may_tie =
         wrapper != nullptr && wrapper->ties && !read.contains("tie_word_embeddings");
