@@ -115,6 +115,7 @@ void add_convert(Command app, const Globals& globals) {
   add_convert_slim(command, globals);
   add_convert_kvp(command, globals);
   add_convert_prune(command, globals);
+  add_convert_quantize(command, globals);
 }
 
 }  // namespace kvcast::cli

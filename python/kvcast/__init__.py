@@ -25,10 +25,11 @@ from kvcast._results import Graph, Operator, Result, Table
 __all__ = [
     "Error", "Graph", "KvcastWarning", "Operator", "Result", "RunError", "Table", "calibrate",
     "choose_devices", "choose_keep_rate", "choose_mlkv", "choose_serving", "choose_slim",
-    "command", "convert_kvp", "convert_mlkv", "convert_prune", "convert_slim", "engine_list",
-    "engine_show", "estimate", "graph", "hardware_list", "hardware_show", "model_list",
-    "model_show", "partition_lookup", "partition_search", "partition_table", "reproduce", "run",
-    "simulate_collective", "simulate_prefill", "simulate_serving", "sweep", "train", "validate",
+    "command", "convert_kvp", "convert_mlkv", "convert_prune", "convert_quantize", "convert_slim",
+    "engine_list", "engine_show", "estimate", "graph", "hardware_list", "hardware_show",
+    "model_list", "model_show", "partition_lookup", "partition_search", "partition_table",
+    "reproduce", "run", "simulate_collective", "simulate_prefill", "simulate_serving", "sweep",
+    "train", "validate",
 ]
 
 
@@ -297,6 +298,11 @@ def convert_mlkv(source, output, **flags):
 def convert_prune(source, output, **flags):
     """A checkpoint with fewer layers: `kvcast convert prune IN OUT`."""
     return command("convert prune", source, output, **flags)
+
+
+def convert_quantize(source, output, **flags):
+    """A checkpoint in another element type: `kvcast convert quantize IN OUT`."""
+    return command("convert quantize", source, output, **flags)
 
 
 def convert_kvp(*positional, **flags):

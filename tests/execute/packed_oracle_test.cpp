@@ -13,10 +13,10 @@ namespace {
 
 /// The types that as-stored products read; FP32: none of the file's.
 const std::map<std::string, DType> cases{
-    {"awq", DType::INT4_G64},      {"compressed_int4", DType::INT4_G32},
-    {"fp8_blocks", DType::FP8},    {"fp8_deepseek", DType::FP8},
-    {"fp8_rows", DType::FP8},      {"fp8_tensors", DType::FP8},
-    {"gptq", DType::INT4_G32},     {"gptq_act_order", DType::FP32},
+    {"awq", DType::INT4_G64},     {"compressed_int4", DType::INT4_G32},
+    {"fp8_blocks", DType::FP8},   {"fp8_deepseek", DType::FP8},
+    {"fp8_rows", DType::FP8},     {"fp8_tensors", DType::FP8},
+    {"gptq", DType::INT4_G32},    {"gptq_act_order", DType::FP32},
     {"gptq_v2", DType::INT4_G64}, {"mxfp4", DType::MXFP4}};
 
 OracleCase read_case(const std::string& name) {

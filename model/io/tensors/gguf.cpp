@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "model/base/error.h"
+#include "model/base/units.h"
 #include "model/io/tensors/gguf_cursor.h"
 #include "model/io/tensors/mapped_file.h"
 #include "model/io/tensors/tensor_layout.h"
@@ -110,12 +111,18 @@ TensorEntry read_tensor_entry(GgufCursor& cursor, std::uint64_t alignment) {
   return entry;
 }
 
-std::uint64_t alignment_of(const GgufMetadata& metadata) {
-  const std::uint64_t alignment = metadata.whole_or("general.alignment", 32);
-  if (alignment == 0 || (alignment & (alignment - 1)) != 0 || alignment > max_alignment) {
-    metadata.fail("general.alignment", std::to_string(alignment), "a power of two up to 2^20");
-  }
-  return alignment;
+/// As it lies in a file.
+template <typename T>
+void append(std::string& bytes, T number) {
+  bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
+}
+void append_text(std::string& bytes, std::string_view text) {
+  append(bytes, std::uint64_t{text.size()});
+  bytes += text;
+}
+
+std::uint64_t aligned(std::uint64_t bytes, std::uint64_t alignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
 }
 
 }  // namespace
@@ -132,7 +139,7 @@ GgufFile read_gguf(std::shared_ptr<const MappedFile> file) {
   const std::uint64_t num_tensors = cursor.count("number of tensors", min_tensor_bytes);
   const std::uint64_t num_values = cursor.count("number of metadata values", min_value_bytes);
   GgufFile result{file, GgufMetadata(file, cursor, num_values), {}};
-  const std::uint64_t alignment = alignment_of(result.metadata);
+  const std::uint64_t alignment = gguf_alignment(result.metadata);
 
   std::vector<TensorEntry> entries;
   std::unordered_set<std::string> names;
@@ -149,6 +156,57 @@ GgufFile read_gguf(std::shared_ptr<const MappedFile> file) {
   result.tensors =
       lay_out(std::move(entries), file->bytes().subspan(cursor.position()), Gaps::Allowed, file);
   return result;
+}
+
+std::uint64_t gguf_alignment(const GgufMetadata& metadata) {
+  const std::uint64_t alignment = metadata.whole_or("general.alignment", 32);
+  if (alignment == 0 || (alignment & (alignment - 1)) != 0 || alignment > max_alignment) {
+    metadata.fail("general.alignment", std::to_string(alignment), "a power of two up to 2^20");
+  }
+  return alignment;
+}
+
+std::string_view ggml_type_name(DType dtype) {
+  for (const GgmlType& known : ggml_types) {
+    if (known.type.dtype == dtype) return known.type.name;
+  }
+  throw Error("a tensor of a GGUF file", "dtype " + std::string(name(dtype)),
+              "one of llama.cpp's types");
+}
+
+std::string gguf_value(std::string_view key, std::uint32_t number) {
+  constexpr std::uint32_t uint32 = 4;
+  std::string bytes;
+  append_text(bytes, key);
+  append(bytes, uint32);
+  append(bytes, number);
+  return bytes;
+}
+
+std::string gguf_header(const std::vector<std::string>& values,
+                        const std::vector<GgufTensor>& tensors, std::uint64_t alignment) {
+  std::string bytes = "GGUF";
+  append(bytes, std::uint32_t{3});
+  append(bytes, std::uint64_t{tensors.size()});
+  append(bytes, std::uint64_t{values.size()});
+  for (const std::string& value : values) bytes += value;
+  std::uint64_t offset = 0;
+  for (const GgufTensor& t : tensors) {
+    const auto known = std::find_if(ggml_types.begin(), ggml_types.end(),
+                                    [&](const GgmlType& type) { return type.type.name == t.type; });
+    if (known == ggml_types.end()) {
+      throw Error("tensor " + shortened(t.name), "element type " + t.type,
+                  "a type that kvcast knows");
+    }
+    append_text(bytes, t.name);
+    append(bytes, static_cast<std::uint32_t>(t.shape.size()));
+    for (auto dim = t.shape.rbegin(); dim != t.shape.rend(); ++dim) append(bytes, *dim);
+    append(bytes, known->id);
+    append(bytes, offset);
+    offset = aligned(checked_add(offset, t.bytes), alignment);
+  }
+  bytes.resize(aligned(bytes.size(), alignment), '\0');
+  return bytes;
 }
 
 }  // namespace kvcast

@@ -131,12 +131,14 @@ GgufMetadata::GgufMetadata(std::shared_ptr<const MappedFile> file, GgufCursor& c
                            std::uint64_t count)
     : file_(std::move(file)) {
   for (std::uint64_t i = 0; i < count; ++i) {
+    const std::uint64_t begin = cursor.position();
     const std::string_view key = cursor.name("a metadata key");
     const std::string place = file_->path() + ": metadata " + shortened(key);
     const std::uint32_t type = read_type(cursor, place);
     if (!values_.emplace(key, read_value(cursor, type, place)).second) {
       throw Error(place, "the key twice", "each key once");
     }
+    entries_.push_back({key, file_->bytes().subspan(begin, cursor.position() - begin)});
   }
 }
 

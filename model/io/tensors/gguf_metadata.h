@@ -41,6 +41,13 @@ class GgufMetadata {
   std::uint64_t length(std::string_view key) const;  ///< of an array
   std::vector<std::string_view> keys() const;
 
+  /// A key and its value as they lie in the file, in its order.
+  struct Entry {
+    std::string_view key;
+    std::span<const std::byte> bytes;
+  };
+  const std::vector<Entry>& entries() const { return entries_; }
+
   std::string_view text(std::string_view key) const;
   std::uint64_t whole(std::string_view key) const;  ///< an integer of at least 0
   double number(std::string_view key) const;        ///< finite; fp32 gives the decimal it was
@@ -78,6 +85,7 @@ class GgufMetadata {
 
   std::shared_ptr<const MappedFile> file_;
   std::map<std::string_view, GgufValue, std::less<>> values_;
+  std::vector<Entry> entries_;
 };
 
 }  // namespace kvcast
