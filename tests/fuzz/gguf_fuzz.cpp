@@ -9,6 +9,7 @@
 #include "model/base/error.h"
 #include "model/families/config_reader.h"
 #include "model/families/gguf_config.h"
+#include "model/io/tensors/block_writer.h"
 #include "model/io/tensors/gguf.h"
 #include "model/io/tensors/mapped_file.h"
 #include "model/io/weights/weight_map.h"
@@ -57,6 +58,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         std::vector<float> values(tensor.elements());
         read_elements(tensor, 0, values);
       });
+      const bool is_kept =
+          tensor.dtype && can_write_blocks(*tensor.dtype) && tensor.dtype != DType::FP32;
+      if (is_kept || tensor.dtype == DType::IQ4_XS || tensor.dtype == DType::MXFP4) {
+        allow_error([&] {
+          std::vector<std::byte> blocks(tensor.bytes.size());
+          read_blocks(tensor, 0, blocks);
+        });
+      }
     }
     read_model(file);
   });

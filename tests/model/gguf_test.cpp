@@ -181,9 +181,20 @@ TEST_CASE("gguf: tensors of types that are not read are kept by name") {
   GgufWriter w;
   w.tensor("q3", {256}, ggml_id::iq3_s, std::string(110, '\0'));
   w.tensor_at("later", {7}, 99, 0);  // its size is unknown
+  // Number and bytes of a row of 256.
+  for (const auto& [type, bytes] : {std::pair{31u, 144u}, {40u, 144u}, {41u, 36u}, {42u, 72u}}) {
+    w.tensor("t" + std::to_string(type), {256}, type, std::string(bytes, '\0'));
+  }
   w.zeros("known", {2});
   const GgufFile file = read(w);
   REQUIRE(file.has("q3"));
+  for (const auto& [name, type] :
+       {std::pair{"t31", "Q4_0_4_4"}, {"t40", "NVFP4"}, {"t41", "Q1_0"}, {"t42", "Q2_0"}}) {
+    CAPTURE(name);
+    REQUIRE(file.has(name));
+    CHECK_FALSE(file.find(name)->dtype);
+    CHECK(file.find(name)->type == type);
+  }
   CHECK_FALSE(file.find("q3")->dtype);
   CHECK(file.find("q3")->type == "IQ3_S");
   REQUIRE(file.has("later"));

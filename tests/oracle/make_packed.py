@@ -86,7 +86,7 @@ def words(codes, order=range(8)):
     return torch.where(packed >= 1 << 31, packed - (1 << 32), packed).to(torch.int32)
 
 
-def gptq(group, zeros_less, acts_in_order=True, symmetric=False):
+def gptq(group, zeros_less, acts_in_order=True, symmetric=False, zero_bias=False):
     """AutoGPTQ's qlinear: codes [in / 8, out], zeros [groups, out / 8], version 1 less one."""
 
     def pack(weight, generator):
@@ -95,12 +95,15 @@ def gptq(group, zeros_less, acts_in_order=True, symmetric=False):
         if not acts_in_order:
             index = index[torch.randperm(width, generator=generator)]
         numbers, codes, scales, zeros = int4_codes(weight, index, symmetric)
-        return numbers, {
+        tensors = {
             ".qweight": words(codes).T.contiguous(),
             ".qzeros": words(zeros - zeros_less),
             ".scales": scales,
             ".g_idx": index.to(torch.int32),
         }
+        if zero_bias:  # which the model has not
+            tensors[".bias"] = torch.zeros(weight.shape[0], dtype=torch.float16)
+        return numbers, tensors
 
     return pack
 
@@ -241,7 +244,7 @@ def all_cases():
             {"quant_method": "fp8", "activation_scheme": "static"},
             fp8(None, None, ".weight_scale", shape=[], more=[".input_scale"]),
         ),
-        "gptq": Packed(narrow, gptq_config | {"group_size": 32}, gptq(32, 1)),
+        "gptq": Packed(narrow, gptq_config | {"group_size": 32}, gptq(32, 1, zero_bias=True)),
         "gptq_act_order": Packed(
             narrow, gptq_config | {"group_size": 32, "desc_act": True}, gptq(32, 1, acts_in_order=False)
         ),

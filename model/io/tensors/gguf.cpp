@@ -59,9 +59,16 @@ constexpr std::array ggml_types{
     GgmlType{28, {"F64", 64}},
     GgmlType{29, {"IQ1_M", 448, {}, 256}},
     GgmlType{30, {"BF16", 16, DType::BF16}},
+    // For some processors' kernels, until December 2024.
+    GgmlType{31, {"Q4_0_4_4", 144, {}, 32}},
+    GgmlType{32, {"Q4_0_4_8", 144, {}, 32}},
+    GgmlType{33, {"Q4_0_8_8", 144, {}, 32}},
     GgmlType{34, {"TQ1_0", 432, {}, 256}},
     GgmlType{35, {"TQ2_0", 528, {}, 256}},
     GgmlType{39, {"MXFP4", 136, DType::MXFP4, 32}},
+    GgmlType{40, {"NVFP4", 288, {}, 64}},
+    GgmlType{41, {"Q1_0", 144, {}, 128}},
+    GgmlType{42, {"Q2_0", 144, {}, 64}},
 };
 
 void check_header(GgufCursor& cursor) {

@@ -84,6 +84,13 @@ void random_rows(const std::vector<std::uint64_t>& shape, std::uint64_t seed, fl
   }
 }
 
+/// Adds nothing. AutoGPTQ writes biases of all packed weights, also where the model has none.
+bool is_bias_of_zeros(const StoredTensor& tensor) {
+  return tensor.name.ends_with(".bias") && tensor.dtype &&
+         std::all_of(tensor.bytes.begin(), tensor.bytes.end(),
+                     [](std::byte b) { return b == std::byte{0}; });
+}
+
 std::string model_name(const fs::path& path) {
   const fs::path absolute = fs::absolute(path).lexically_normal();
   const fs::path last = absolute.has_filename() ? absolute : absolute.parent_path();
@@ -459,7 +466,7 @@ void Checkpoint::check_nothing_left(const std::vector<std::string>& weights) con
   for (const auto& [name, tensor] : tensors_) {
     const bool known = gguf_ ? is_unused_in_gguf(architecture_, name) || !tensor.dtype
                              : is_unused_buffer(architecture_, name);
-    if (known || used.contains(name)) continue;
+    if (known || used.contains(name) || is_bias_of_zeros(tensor)) continue;
     throw Error(tensor.place() + ": no weight of a " + architecture_.model_type +
                 " model of this configuration is made of it");
   }
