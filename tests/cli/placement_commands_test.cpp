@@ -28,6 +28,14 @@ TEST_CASE("estimate: kvr and tsp on one device are plain") {
   }
 }
 
+TEST_CASE("estimate: parts of a layer convert what they read, each for itself") {
+  const json j = run_json(
+      "estimate --quiet --json --model llama-7b --hardware rtx-4090 --engine exllama "
+      "--weight-dtype "
+      "int4 --method tsp:p=2");
+  CHECK(j.at("ttft_s") > 0);
+}
+
 TEST_CASE("estimate: even kvr, and tsp, have the TTFT that simulate prefill plays on a ring") {
   const std::string link = "--link-gb-per-s 10 --link-latency-s 1e-5 ";
   for (const auto& [method, schedule] :
