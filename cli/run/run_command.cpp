@@ -124,7 +124,9 @@ ordered_json run_json(const RunOptions& o, const Checkpoint& checkpoint,
                  {"method", to_string(methods)},
                  {"attention", o.attention},
                  {"dtype", o.dtype},
-                 {"weights", o.weights},
+                 {"weights", session.options().weights.in_file ? "as-stored" : o.dtype},
+                 {"arithmetic", o.arithmetic},
+                 {"cache_dtype", name(execute::session_lowering(session.options()).cache)},
                  {"threads", threads},
                  {"batch", g.tokens.size()},
                  {"prompt_len", prompt_len},
@@ -346,9 +348,14 @@ void add_run(Command app, const Globals& globals) {
   c.add("--skip-unread-rows", o->skip_unread_rows);
   c.add("--dtype", o->dtype, "fp32, or fp64 (plain loops in double precision, slow)");
   c.add("--weights as-stored|fp32", o->weights,
-        "fp32, or as-stored: matrices stay in the file's types where products read them (bf16, "
-        "fp16, fp8, groups of int4, and GGUF's blocks but Q2_K and Q3_K)");
-  c.add("--arithmetic fp32", o->arithmetic, "what products multiply and add in");
+        "as-stored (the default; fp64 runs have none): matrices stay in the file's types where "
+        "products read them (bf16, fp16, fp8, groups of int4, and GGUF's blocks but Q2_K and "
+        "Q3_K); or fp32");
+  c.add("--arithmetic fp32|bf16|int8", o->arithmetic,
+        "what prompts are multiplied by weights in: fp32; bf16, both rounded, sums in fp32; int8, "
+        "weights as stored in whole numbers with scales, the prompt's rounded by group");
+  c.add("--cache-dtype", o->cache_dtype,
+        "fp32, fp16, bf16, fp8 (e4m3) or int8 (a scale for each token and head)");
   c.add("--random-weights SEED", o->random_weights,
         "random weights from this seed; MODEL is then a catalog name or a config.json");
   c.add("--chunk TOKENS", o->chunk, "prefill this many prompt tokens at a time");

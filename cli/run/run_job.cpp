@@ -29,11 +29,23 @@ DType parse_run_dtype(const std::string& text) {
 
 /// The types that weights stay in: those of the files, or fp32.
 WeightTypes parse_run_weights(const RunOptions& o, const Checkpoint& checkpoint) {
-  if (o.arithmetic != "fp32") throw Error("--arithmetic", o.arithmetic, "fp32");
-  if (o.weights == "fp32") return DType::FP32;
-  if (o.weights != "as-stored") throw Error("--weights", o.weights, "as-stored or fp32");
+  if (o.weights == "fp32" || (o.weights.empty() && o.dtype != "fp32")) return DType::FP32;
+  if (!o.weights.empty() && o.weights != "as-stored") {
+    throw Error("--weights", o.weights, "as-stored or fp32");
+  }
   if (o.dtype != "fp32") throw Error("--weights as-stored", "--dtype " + o.dtype, "fp32");
   return execute::stored_weight_types(checkpoint);
+}
+
+execute::Arithmetic parse_arithmetic(const RunOptions& o) {
+  using execute::Arithmetic;
+  if (o.arithmetic == "fp32") return Arithmetic::FP32;
+  const std::string flag = "--arithmetic " + o.arithmetic;
+  if (o.arithmetic != "bf16" && o.arithmetic != "int8") {
+    throw Error("--arithmetic", o.arithmetic, "fp32, bf16 or int8");
+  }
+  if (o.dtype != "fp32") throw Error(flag, "--dtype " + o.dtype, "fp32");
+  return o.arithmetic == "bf16" ? Arithmetic::BF16 : Arithmetic::INT8;
 }
 
 /// Without this check the system would kill the process when memory runs out.
@@ -119,6 +131,8 @@ execute::SessionOptions session_options(const RunOptions& o, const Checkpoint& c
   s.loops = o.count ? execute::Loops::Counting : execute::Loops::Fast;
   s.dtype = parse_run_dtype(o.dtype);
   s.weights = parse_run_weights(o, checkpoint);
+  s.arithmetic = parse_arithmetic(o);
+  if (!o.cache_dtype.empty()) s.cache = execute::parse_cache_dtype(o.cache_dtype, "--cache-dtype");
   s.logits = o.logits.empty() ? Logits::Last : Logits::All;
   s.decoder_tokens = decoder_tokens;
   if (!o.chunk.empty()) s.chunk = parse_token_count(o.chunk, "--chunk");
@@ -203,10 +217,11 @@ std::string common_text(const RunOptions& o, const RunJob& job, const Globals& g
     random = o.random_weights + " " + file_fingerprint(config);
   }
   return fmt::format(
-      "{} {} {} {} {} {} {} {} {} {} '{}' {} '{}' {} {} '{}' {}", KVCAST_VERSION,
+      "{} {} {} {} {} {} {} {} {} {} {} '{}' {} '{}' {} {} '{}' {}", KVCAST_VERSION,
       fingerprint(job.checkpoint), fingerprint(job.request.tokens), to_string(job.options.methods),
-      o.attention, o.elementwise, o.dtype, o.weights, o.output_len, o.logits.empty(), random,
-      o.count, o.chunk, o.skip_unread_rows, o.rounds, to_string(o.parallelism.parallelism()),
+      o.attention, o.elementwise, o.dtype, o.weights, o.arithmetic + o.cache_dtype, o.output_len,
+      o.logits.empty(), random, o.count, o.chunk, o.skip_unread_rows, o.rounds,
+      to_string(o.parallelism.parallelism()),
       fmt::join(job.options.share ? job.options.share->partition : std::vector<std::uint64_t>{},
                 "/"));
 }

@@ -22,7 +22,8 @@ struct RunOptions {
   std::string elementwise;
   bool skip_unread_rows = false;
   std::string dtype = "fp32";
-  std::string weights = "fp32";
+  std::string weights;      ///< empty: as-stored, in fp32 runs
+  std::string cache_dtype;  ///< empty: as dtype
   std::string arithmetic = "fp32";
   RunInputs inputs;
   std::string output_len = "16";

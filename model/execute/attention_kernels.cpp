@@ -37,12 +37,12 @@ void finish_scores(const Attention& a, const SequencePart& part, std::size_t hea
   std::fill(row + std::max(begin, end), row + n, masked_score);
 }
 
-void rotate_keys(const TiledAttention& op, const float* keys, std::size_t first, std::size_t n,
+void rotate_keys(const TiledAttention& op, const KeyRows& keys, std::size_t first, std::size_t n,
                  float* out) {
   const Heads& h = op.heads;
   const std::size_t stride = h.num_key_value_heads * h.head_dim;
   const RopeAngleTable<float>& angles = rope_angles<float>(op.key_rope, first + n);
-  std::copy_n(keys, n * stride, out);
+  keys.copied(n, out);
   for (std::size_t j = 0; j < n; ++j) {
     rotate_heads(out + j * stride, h.num_key_value_heads, h.head_dim, angles.cosines(first + j),
                  angles.sines(first + j), *op.key_rope);
@@ -117,10 +117,11 @@ void tiled_attention(const Call& call, const TiledAttention& op) {
     std::vector<Operand> inputs(call.inputs.begin(), call.inputs.end());
     const Floats rotated = allocate_floats(inputs[1].shape.elements());
     inputs[1].data = rotated.get();
+    inputs[1].form = nullptr;
     const std::size_t keys = inputs[1].shape[1];
     inputs[1].batch_stride = keys * layout.kv_stride;
     for (std::size_t b = 0; b < inputs[1].shape[0]; ++b) {
-      rotate_keys(op, call.inputs[1].sequence(b), 0, keys, inputs[1].sequence(b));
+      rotate_keys(op, KeyRows(call.inputs[1], parts[b]), 0, keys, inputs[1].sequence(b));
     }
     return attend_many({call.node, inputs, call.output, call.symbols}, a, parts);
   }
@@ -135,7 +136,7 @@ void tiled_attention(const Call& call, const TiledAttention& op) {
 ValueRows::ValueRows(const Operand& v, const HeadLayout& layout,
                      std::span<const SequencePart> parts, bool ordered)
     : values_(v), layout_(layout), parts_(parts) {
-  KVCAST_ASSERT(ordered || v.places == nullptr);
+  KVCAST_ASSERT(ordered || (v.places == nullptr && v.form == nullptr));
   if (!ordered) return;
   const std::size_t heads = layout.num_kv_heads();
   const std::size_t dim = layout.head_dim;
@@ -152,7 +153,7 @@ ValueRows::ValueRows(const Operand& v, const HeadLayout& layout,
     float* const to = ordered_ + rows_before_[p] * heads * padded(dim);
     for_rows(heads * keys, heads * keys * dim, [&](std::size_t i) {
       float* const row = to + i * padded(dim);
-      std::copy_n(from[parts[p].first_read + i % keys] + i / keys * dim, dim, row);
+      from.copy(parts[p].first_read + i % keys, i / keys * dim, dim, row);
       std::fill(row + dim, row + padded(dim), 0.0F);
     });
   }

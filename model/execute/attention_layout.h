@@ -73,8 +73,8 @@ struct Attention {
 void finish_scores(const Attention& a, const SequencePart& part, std::size_t head,
                    std::size_t query, std::size_t first, std::size_t n, float* row);
 
-/// Keys [first, first + n) of one sequence, which lie at `keys`, rotated by their positions.
-void rotate_keys(const TiledAttention& op, const float* keys, std::size_t first, std::size_t n,
+/// Keys [first, first + n) of one sequence, the first n of `keys`, rotated by their positions.
+void rotate_keys(const TiledAttention& op, const KeyRows& keys, std::size_t first, std::size_t n,
                  float* out);
 
 /// Several queries a sequence: tiles of queries and keys (tiled_prefill.cpp).

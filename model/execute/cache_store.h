@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "model/execute/cache_rows.h"
 #include "model/execute/floats.h"
 #include "model/execute/operand.h"
 
@@ -15,12 +16,13 @@ namespace kvcast::execute {
 /// reserved.
 class CacheStore {
  public:
-  /// Of FP32 or FP64 numbers.
+  /// Of FP32 or FP64 numbers; with a narrow type (cache_rows.h) tensors of that type, too.
   explicit CacheStore(DType dtype = DType::FP32) : dtype_(dtype) {}
   /// Asks for room; of several requests for one tensor the largest counts. One that `slides` lets
   /// go of its first rows and gets room to do so without moving the others each time.
+  /// `dtype` is the tensor's own. In INT8 `group` features share a scale.
   void reserve(const std::string& name, std::size_t batch, std::size_t rows, std::size_t features,
-               bool slides = false);
+               bool slides = false, DType dtype = DType::FP32, std::size_t group = 0);
   /// Makes the room, once, before the first pass, and touches it, so that no pass waits for pages.
   void allocate();
   /// Before a pass that reads `rows` rows of a tensor that slides and leaves `after`: keeps its
@@ -38,7 +40,8 @@ class CacheStore {
 
  private:
   struct Slab {
-    float* data = nullptr;
+    std::byte* data = nullptr;
+    CacheForm form = {};  ///< in a narrow type, else FP32
     std::size_t batch = 0;
     std::size_t rows = 0;
     std::size_t features = 0;
@@ -46,6 +49,8 @@ class CacheStore {
     std::size_t first = 0;  ///< row where the held ones begin
     std::size_t held = 0;
   };
+  std::size_t row_bytes(const Slab& slab) const;
+
   DType dtype_;
   Floats block_;  ///< all slabs, side by side
   std::map<std::string, Slab, std::less<>> slabs_;

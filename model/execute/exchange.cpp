@@ -8,10 +8,16 @@
 namespace kvcast::execute {
 namespace {
 
+/// Of a row of numbers of so many bytes, or in a narrow type.
+std::size_t row_bytes(const Operand& x, std::size_t number) {
+  return x.form != nullptr ? x.form->row_bytes() : x.shape[2] * number;
+}
+
 Rows rows_of(const Operand& message, std::size_t number) {
   const Shape& shape = message.shape;
-  return {message.numbers<std::byte>(), shape[0], message.batch_stride * number,
-          shape[1] * shape[2] * number};
+  const std::size_t row = row_bytes(message, number);
+  return {message.numbers<std::byte>(), shape[0], message.batch_stride / shape[2] * row,
+          shape[1] * row};
 }
 
 void count_sent(const Call& call, std::size_t bytes) {
@@ -22,7 +28,8 @@ void count_sent(const Call& call, std::size_t bytes) {
 
 /// The message of numbers of so many bytes lies in the cache from this row on.
 void lay(Operand& message, const Operand& cache, std::size_t first_row, std::size_t number) {
-  const std::size_t first = first_row * cache.shape[2] * number;
+  const std::size_t first = first_row * row_bytes(cache, number);
+  message.form = cache.form;
   message.data = reinterpret_cast<float*>(cache.numbers<std::byte>() + first);
   message.batch_stride = cache.batch_stride;
 }
@@ -52,7 +59,7 @@ void send_message(const Call& call, const Send& op, std::size_t number) {
   call.messenger->send(op.rank, rows_of(call.output, number));
   // As the tensor's type counts: states are fp32 also where a session computes in fp64.
   count_sent(call,
-             call.output.shape.elements() * floats_in(call.output.info->dtype) * sizeof(float));
+             bytes_of(Count(call.output.shape.elements()), call.output.info->dtype).constant());
 }
 
 void receive_message(const Call& call, const Receive& op) { call.messenger->receive(op.rank); }

@@ -101,6 +101,17 @@ Executor::Executor(const Graph& graph, const TensorStore& store, Loops loops, DT
       KVCAST_ASSERT(read != node.inputs.end());
       cache_names_[id.index] = cache_names_[read->index];
     }
+    const auto add_heads = [&](std::size_t input, const Heads& heads) {
+      head_dims_.emplace(cache_names_[node.inputs[input].index], heads.head_dim);
+    };
+    if (const auto* op = std::get_if<TiledAttention>(&node.op)) {
+      add_heads(1, op->heads);
+      add_heads(2, op->value_heads());
+    } else if (const auto* scores = std::get_if<AttentionScores>(&node.op)) {
+      add_heads(1, scores->heads);
+    } else if (const auto* values = std::get_if<AttentionValues>(&node.op)) {
+      add_heads(1, values->heads);
+    }
     std::optional<Symbol> found;
     if (const auto* op = std::get_if<MissingTokens>(&node.op)) found = op->missing;
     if (const auto* op = std::get_if<DispatchTokens>(&node.op)) {
@@ -129,8 +140,10 @@ void Executor::reserve(CacheStore& cache, std::span<const std::uint64_t> symbols
     const Shape shape = shape_of(info, symbols);
     // An earlier pass may have held more than the last one: chunks begin anew.
     const std::uint64_t most = std::min(info.most_rows, symbols[symbol::kv_len.id]);
+    const auto head_dim = head_dims_.find(cache_names_[i]);
     cache.reserve(cache_names_[i], shape[0], std::max<std::size_t>(shape[1], most), shape[2],
-                  info.most_rows > 0);
+                  info.most_rows > 0, info.dtype,
+                  head_dim == head_dims_.end() ? 0 : head_dim->second);
   }
 }
 

@@ -77,7 +77,8 @@ class Executor {
   const Graph& graph_;
   Loops loops_;
   DType dtype_;
-  std::vector<std::string> cache_names_;    ///< by tensor: the cache that it is a state of
+  std::vector<std::string> cache_names_;          ///< by tensor: the cache that it is a state of
+  std::map<std::string, std::size_t> head_dims_;  ///< by cache that attention reads
   std::vector<std::size_t> last_use_;       ///< by tensor: index of the last node that reads it
   std::vector<bool> late_;                  ///< by tensor: the pass finds its size
   std::set<Symbol> spread_experts_;         ///< DispatchTokens::distinct

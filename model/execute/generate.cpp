@@ -38,6 +38,10 @@ Recording record_session(const Architecture& a, const SessionOptions& o, OpenedM
   if (o.dtype != DType::FP32 && o.dtype != DType::FP64) {
     throw Error("a run's dtype", std::string(name(o.dtype)), "fp32 or fp64");
   }
+  if (o.dtype != DType::FP32 && o.cache != DType::FP32) {
+    throw Error("a cache in " + std::string(name(o.cache)),
+                "a run in " + std::string(name(o.dtype)), "a run in fp32");
+  }
   RecordOptions options{.logits = o.logits,
                         .decoder_tokens = o.decoder_tokens,
                         .chunked = o.chunk > 0,
@@ -91,7 +95,8 @@ WeightStore load_weights(const Checkpoint& checkpoint, const Recording& recordin
   check_converted(checkpoint, recording, o);
   const Stopwatch watch;
   WeightStore weights(weights_of(checkpoint, recording, o, opened), graphs_of(recording),
-                      loops_of(o) == Loops::Fast ? WeightForm::Packed : WeightForm::Plain, o.dtype);
+                      loops_of(o) == Loops::Fast ? WeightForm::Packed : WeightForm::Plain, o.dtype,
+                      o.arithmetic);
   seconds = watch.seconds();
   return weights;
 }
@@ -219,12 +224,19 @@ Loops loops_of(const SessionOptions& o) {
   return o.dtype == DType::FP32 ? o.loops : Loops::Counting;
 }
 
+DType cache_dtype(const SessionOptions& options) {
+  return loops_of(options) == Loops::Fast ? options.cache : options.dtype;
+}
+
 Lowering session_lowering(const SessionOptions& options) {
   Lowering l;
   l.attention = options.attention;
   l.elementwise = options.elementwise;
   l.skip_unread_rows = options.skip_unread_rows;
-  l.activations = l.cache = options.dtype;
+  l.activations = options.dtype;
+  if (options.arithmetic == Arithmetic::BF16) l.products = DType::BF16;
+  if (options.arithmetic == Arithmetic::INT8) l.products = DType::INT8;
+  l.cache = options.dtype == DType::FP32 ? options.cache : options.dtype;
   l.weights = options.dtype == DType::FP32 ? options.weights : options.dtype;
   return l;
 }

@@ -30,6 +30,11 @@ struct SessionOptions {
   DType dtype = DType::FP32;
   /// What FP32 sessions keep weights in: FP32, or stored_weight_types() of the checkpoint.
   WeightTypes weights = DType::FP32;
+  /// What fast loops multiply prompts by weight matrices in; INT8 needs weights as stored.
+  Arithmetic arithmetic = Arithmetic::FP32;
+  /// What FP32 sessions keep the cache in: FP32, or a narrow type (cache_rows.h). Counting loops
+  /// hold fp32 numbers and count the type.
+  DType cache = DType::FP32;
   /// Encoder-decoder models: tokens that the decoder starts from.
   std::uint64_t decoder_tokens = 1;
   /// Decoder-only models: prompt tokens that prefill takes at a time; 0: all.
@@ -154,6 +159,9 @@ class Session {
 Loops loops_of(const SessionOptions& options);
 
 /// What a session records with: its dtype everywhere.
+/// What the numbers of the cache are in memory.
+DType cache_dtype(const SessionOptions& options);
+
 Lowering session_lowering(const SessionOptions& options);
 
 /// Throws Error for a spread model, or one with these methods, that only forecasts know.

@@ -412,15 +412,80 @@ constexpr bool reads_sequences_apart =
     std::is_same_v<O, AttentionScores> || std::is_same_v<O, AttentionValues> ||
     std::is_same_v<O, SparseValues> || std::is_same_v<O, TiledAttention>;
 
+/// Appends to a cache in a narrow type, or moves its rows.
+void run_narrow(const Call& call, const CacheAppend&) {
+  const Operand& x = call.inputs[1];
+  const std::size_t features = x.shape.back();
+  const auto append = [&](std::size_t token, std::size_t b, std::size_t row) {
+    narrow_row(*call.output.form, x.data + token * features, call.output.narrow_row(b, row));
+  };
+  if (call.step != nullptr) {
+    for (const SequenceRows& s : call.step->sequences) {
+      for (std::size_t i = 0; i < s.tokens; ++i) {
+        append(s.first_token + i, 0, s.first_row() + s.cached + i);
+      }
+    }
+    return;
+  }
+  const std::size_t n = x.shape[1];
+  for_rows(x.shape[0] * n, x.shape.elements(),
+           [&](std::size_t t) { append(t, t / n, call.inputs[0].shape[1] + t % n); });
+}
+void run_narrow(const Call& call, const CacheEvict& op) {
+  const Operand& from = call.inputs[0];
+  const std::size_t row = call.output.form->row_bytes();
+  if (call.step != nullptr) {
+    for (const SequenceRows& s : call.step->sequences) {
+      for (std::size_t i = op.kept_first; s.dropped > 0 && i < s.rows() - s.dropped; ++i) {
+        std::memcpy(call.output.narrow_row(0, s.first_kept + i),
+                    from.narrow_row(0, s.first_row() + i + s.dropped), row);
+      }
+    }
+    return;
+  }
+  for (std::size_t b = 0; b < from.shape[0]; ++b) {
+    std::memmove(from.narrow_row(b, op.kept_first),
+                 from.narrow_row(b, op.kept_first + call.value(op.dropped)),
+                 call.value(op.moved) * row);
+  }
+}
+void run_narrow(const Call& call, const Send& op) { send_message(call, op, sizeof(float)); }
+void run_narrow(const Call& call, const Receive& op) { receive_message(call, op); }
+
+/// Operators that take a cache in a narrow type as it is; others get it in fp32.
+template <typename O>
+constexpr bool writes_narrow = std::is_same_v<O, CacheAppend> || std::is_same_v<O, CacheEvict> ||
+                               std::is_same_v<O, Send> || std::is_same_v<O, Receive>;
+
+bool reads_narrow(const Op& op) {
+  const auto* const attention = std::get_if<TiledAttention>(&op);
+  return attention != nullptr && attention->kept == 0;
+}
+
 }  // namespace
 
 void run_fast(const Call& call) {
+  if (call.output.form != nullptr) {
+    return std::visit(
+        [&]<typename O>(const O& op) {
+          if constexpr (writes_narrow<O>) {
+            run_narrow(call, op);
+          } else {
+            KVCAST_ASSERT(false);  // sessions refuse it
+          }
+        },
+        call.node.op);
+  }
   const auto takes = [&]<typename O>(const O&) {
     return call.step != nullptr ? reads_pages<O> : reads_sequences_apart<O>;
   };
-  const auto scattered = [](const Operand& x) { return x.data != nullptr && !x.contiguous(); };
-  const bool takes_all = std::visit(takes, call.node.op);
-  if (takes_all || std::none_of(call.inputs.begin(), call.inputs.end(), scattered)) {
+  const bool takes_narrow = reads_narrow(call.node.op);
+  const bool takes_apart = std::visit(takes, call.node.op);
+  const auto scattered = [&](const Operand& x) {
+    if (x.form != nullptr) return !takes_narrow;
+    return !takes_apart && x.data != nullptr && !x.contiguous();
+  };
+  if (std::none_of(call.inputs.begin(), call.inputs.end(), scattered)) {
     return std::visit(FastKernels{call}, call.node.op);
   }
   // Cache rows that a step-by-step kernel reads, as after torch.cat: in one piece.
@@ -430,6 +495,18 @@ void run_fast(const Call& call) {
     if (!scattered(x)) continue;
     const std::size_t n = x.shape.sequence_elements();
     const Floats& copy = copies.emplace_back(allocate_floats(x.shape.elements()));
+    if (x.form != nullptr) {
+      const std::size_t rows = x.shape[1];
+      for_rows(x.shape[0] * rows, x.shape.elements(), [&](std::size_t i) {
+        widen_row(*x.form, x.narrow_row(i / rows, i % rows), 0, x.shape[2],
+                  copy.get() + i * x.shape[2]);
+      });
+      x.form = nullptr;
+      x.data = copy.get();
+      x.batch_stride = n;
+      x.places = nullptr;
+      continue;
+    }
     // What lies side by side: a row of a paged cache, or a sequence.
     const std::size_t run = x.places != nullptr ? x.shape.back() : n;
     for (std::size_t i = 0; i < x.shape.elements(); i += run) {

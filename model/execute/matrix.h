@@ -9,6 +9,7 @@
 #include "model/base/dtype.h"
 #include "model/execute/arena.h"
 #include "model/execute/block_product.h"
+#include "model/execute/narrow_product.h"
 
 namespace kvcast::execute {
 
@@ -22,13 +23,18 @@ class Matrix {
   /// is called for every row once, from several threads.
   using Fill = std::function<void(std::size_t first_row, std::span<float> rows)>;
   /// The numbers lie in `store`, which must outlive the matrix.
-  Matrix(std::size_t out, std::size_t in, const Fill& fill, FloatStore& store);
+  Matrix(std::size_t out, std::size_t in, const Fill& fill, FloatStore& store,
+         Arithmetic arithmetic = Arithmetic::FP32);
   /// The same with rows of the blocks of `dtype`, which has_strips().
   using FillStored =
       std::function<void(std::size_t first_row, std::size_t rows, std::span<std::byte> blocks)>;
-  Matrix(std::size_t out, std::size_t in, DType dtype, const FillStored& fill, FloatStore& store);
+  Matrix(std::size_t out, std::size_t in, DType dtype, const FillStored& fill, FloatStore& store,
+         Arithmetic arithmetic = Arithmetic::FP32);
 
   std::uint64_t bytes() const;
+  /// Of products of more than one row; one row meets bf16 weights unrounded, in FP32. INT8 is FP32
+  /// where the stored numbers are not whole ones with scales.
+  Arithmetic arithmetic() const { return arithmetic_; }
 
   /// y[rows, out] = x[rows, in]·Wᵀ (+ bias[out], unless null).
   void multiply(const float* x, std::size_t rows, float* y, const float* bias) const;
@@ -38,26 +44,29 @@ class Matrix {
                         const float* bias) const;
 
  private:
-  /// Inputs of a group of outputs as panels: `rows` inputs from one panel to the next.
-  struct Panels {
-    const float* data;
-    std::size_t rows;
-  };
+  struct Rows;
   std::size_t group_size() const;
+  std::size_t group_of_inputs() const;
   template <typename Pack>
   void pack_groups(Pack pack_group) const;
-  Panels panels(std::size_t group_index, std::size_t first_in, std::size_t count_in,
-                float* room) const;
-  void stream(const float* x, std::size_t rows, float* y, const float* bias) const;
-  void multiply_stretch(std::size_t group_index, std::size_t first_in, std::size_t count_in,
-                        const float* x, const float* sums_of_x, std::size_t rows,
-                        float* sums) const;
-  void write_group(std::size_t group_index, const float* sums, std::size_t parts, std::size_t rows,
-                   float* y, const float* bias) const;
+  const float* panels(std::size_t group_index, std::size_t first_in, std::size_t count_in,
+                      std::size_t& panel_rows, float* room) const;
+  NarrowPanel narrow_panel(std::size_t group_index, std::size_t first_in, std::size_t count_in,
+                           float* room) const;
+  void multiply_row(std::size_t group_index, std::size_t first_in, std::size_t count_in,
+                    const Rows& rows, float* sums) const;
+  void multiply_part(std::size_t group_index, std::size_t first_in, std::size_t count_in,
+                     const Rows& rows, std::size_t first_row, std::size_t count,
+                     std::size_t together, float* room, float* sums) const;
+  void stream(const Rows& rows, float* y, const float* bias) const;
+  void multiply_tiles(const Rows& rows, float* y, const float* bias) const;
+  void write_group(std::size_t group_index, const float* sums, std::size_t parts,
+                   std::size_t parts_step, std::size_t rows, float* y, const float* bias) const;
 
   std::size_t out_;
   std::size_t in_;
   DType dtype_ = DType::FP32;  ///< of strips, or FP32: panels
+  Arithmetic arithmetic_;
   float* data_;
 };
 

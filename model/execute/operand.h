@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/base/error.h"
+#include "model/execute/cache_rows.h"
 #include "model/graph/graph.h"
 
 namespace kvcast {
@@ -66,6 +67,8 @@ struct Operand {
   std::size_t batch_stride = 0;
   /// Of a paged cache [1, rows, features]: each row's place behind `data`, counted in rows.
   const std::uint32_t* places = nullptr;
+  /// Of a cache in a narrow type, whose rows lie behind `data` one after another; else null.
+  const CacheForm* form = nullptr;
   const Matrix* matrix = nullptr;
   const WeightReader* table = nullptr;
 
@@ -84,6 +87,11 @@ struct Operand {
   N* element(std::size_t b, std::size_t i) const {
     if (places == nullptr) return sequence<N>(b) + i;
     return numbers<N>() + places[i / shape.back()] * shape.back() + i % shape.back();
+  }
+  /// Row i of sequence b of a cache in a narrow type.
+  std::byte* narrow_row(std::size_t b, std::size_t i) const {
+    const std::size_t row = places != nullptr ? places[i] : b * (batch_stride / shape.back()) + i;
+    return numbers<std::byte>() + row * form->row_bytes();
   }
   /// Elements of all dimensions but the last.
   std::size_t rows() const { return shape.elements() / (shape.back() > 0 ? shape.back() : 1); }

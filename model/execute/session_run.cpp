@@ -128,7 +128,7 @@ SessionRun::SessionRun(const Session& session, const Request& request, std::size
       prefill_(recording_.prefill(), session.weights(), loops_of(options_), options_.dtype),
       decode_(recording_.decode(), session.weights(), loops_of(options_), options_.dtype),
       helpers_(recording_, session.weights(), loops_of(options_), options_.dtype),
-      cache_(options_.dtype) {
+      cache_(cache_dtype(options_)) {
   if (model_.encoder_decoder) {
     prompt_len_ =
         model_.num_mel_bins > 0 ? model_.max_source_positions : request.encoder_tokens[0].size();

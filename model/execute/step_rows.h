@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "model/execute/cache_rows.h"
 #include "model/execute/operand.h"
 
 namespace kvcast::execute {
@@ -55,37 +56,48 @@ struct SequencePart {
 /// Those of all sequences of a call whose inputs 0 and 1 are queries and keys.
 std::vector<SequencePart> parts_of(const Call& call, const Mask& mask);
 
-/// Rows of keys or values of one sequence.
+/// Rows of keys or values of one sequence. Those in a narrow type are read as copies.
 class KeyRows {
  public:
   /// Side by side.
-  KeyRows(const float* data, std::size_t stride) : stride_(stride), data_(data) {}
-  KeyRows(const Operand& x, const SequencePart& part)
-      : stride_(x.shape.back()),
-        data_(x.places != nullptr ? x.data
-              : x.shape[0] > 1    ? x.sequence(part.index)
-                                  : x.data + part.first_key * stride_),
-        places_(x.places != nullptr ? x.places + part.first_key : nullptr) {}
-
-  const float* operator[](std::size_t row) const {
-    return data_ + (places_ != nullptr ? places_[row] : row) * stride_;
+  KeyRows(const float* data, std::size_t stride) : KeyRows(data, stride, nullptr) {}
+  KeyRows(const Operand& x, const SequencePart& part) : KeyRows(x.data, x.shape.back(), x.form) {
+    if (x.places != nullptr) {
+      places_ = x.places + part.first_key;
+    } else {
+      data_ += x.shape[0] > 1 ? part.index * (x.batch_stride / stride_) * row_bytes_
+                              : part.first_key * row_bytes_;
+    }
   }
+
+  /// Not in a narrow type.
+  const float* operator[](std::size_t row) const {
+    return reinterpret_cast<const float*>(bytes(row));
+  }
+  const std::byte* bytes(std::size_t row) const {
+    return data_ + (places_ != nullptr ? places_[row] : row) * row_bytes_;
+  }
+  bool is_narrow() const { return form_ != nullptr; }
   std::size_t stride() const { return stride_; }
+  std::size_t row_bytes() const { return row_bytes_; }
   /// Without those before `row`.
   KeyRows from(std::size_t row) const {
     KeyRows rest = *this;
     if (places_ != nullptr) {
       rest.places_ += row;
     } else {
-      rest.data_ += row * stride_;
+      rest.data_ += row * row_bytes_;
     }
     return rest;
   }
+  /// Features [first, first + count) of a row.
+  void copy(std::size_t row, std::size_t first, std::size_t count, float* out) const {
+    if (form_ != nullptr) return widen_row(*form_, bytes(row), first, count, out);
+    std::copy_n((*this)[row] + first, count, out);
+  }
   /// The first n, side by side in `room`.
   KeyRows copied(std::size_t n, float* room) const {
-    for (std::size_t row = 0; row < n; ++row) {
-      std::copy_n((*this)[row], stride_, room + row * stride_);
-    }
+    for (std::size_t row = 0; row < n; ++row) copy(row, 0, stride_, room + row * stride_);
     return {room, stride_};
   }
   /// The end of the rows from `first` on that lie one after another, `end` at most.
@@ -97,8 +109,16 @@ class KeyRows {
   }
 
  private:
+  KeyRows(const float* data, std::size_t stride, const CacheForm* form)
+      : stride_(stride),
+        row_bytes_(form != nullptr ? form->row_bytes() : stride * sizeof(float)),
+        data_(reinterpret_cast<const std::byte*>(data)),
+        form_(form) {}
+
   std::size_t stride_;
-  const float* data_;
+  std::size_t row_bytes_;
+  const std::byte* data_;
+  const CacheForm* form_;
   const std::uint32_t* places_ = nullptr;
 };
 

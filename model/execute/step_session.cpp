@@ -90,7 +90,7 @@ StepSession::StepSession(const Checkpoint& checkpoint, const SessionOptions& opt
                 options.dtype),
       helpers_(session_.recording(), session_.weights(), loops_of(session_.options()),
                options.dtype),
-      cache_(options.dtype) {
+      cache_(cache_dtype(options)) {
   if (cache.num_blocks == 0 || cache.block_size == 0 ||
       cache.num_blocks > std::numeric_limits<std::uint32_t>::max() / cache.block_size) {
     throw Error("a paged cache",

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <type_traits>
 
 #include "model/base/error.h"
+#include "model/execute/narrow_vectors.h"
 #include "model/execute/vector_lanes.h"
 #include "model/io/tensors/four_bit_numbers.h"
 
@@ -526,6 +528,83 @@ KVCAST_INLINE void unpack_type(const StripPart& part, float* out, std::size_t st
   }
 }
 
+/// Whether numbers are bytes times a scale.
+template <typename Type>
+constexpr bool is_of_bytes =
+    std::is_base_of_v<Bytes<Type>, Type> || std::is_base_of_v<Bytes<Type, true>, Type>;
+
+/// Rounded to the nearest bf16, ties to even, in the upper halves.
+template <std::size_t lanes>
+KVCAST_INLINE Words<lanes> rounded_halves(Vector<lanes> numbers) {
+  const auto bits = (Words<lanes>)numbers;
+  return (bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u;
+}
+
+template <std::size_t lanes, typename Type>
+KVCAST_INLINE void unpack_type_pairs(const StripPart& part, std::uint32_t* out) {
+  // A group is unpacked to where it stays in the first-level cache.
+  alignas(64) float numbers[Type::group * lanes];
+  for (std::size_t i = 0; i < part.count; i += Type::group) {
+    unpack_type<lanes, Type>({part.dtype, part.strip, part.in, part.first + i, Type::group},
+                             numbers, lanes);
+#pragma GCC unroll 8
+    for (std::size_t k = 0; k < Type::group; k += 2, out += lanes) {
+      const auto* const pair = reinterpret_cast<const Vector<lanes>*>(numbers + k * lanes);
+      *reinterpret_cast<Words<lanes>*>(out) =
+          rounded_halves<lanes>(pair[0]) >> 16 | rounded_halves<lanes>(pair[1]);
+    }
+  }
+}
+
+template <std::size_t lanes, typename Type>
+KVCAST_INLINE void unpack_type_bytes(const StripPart& part, std::uint32_t* out, float* scales,
+                                     float* minimums) {
+  if constexpr (is_of_bytes<Type>) {
+    constexpr std::size_t groups = Type::block / Type::group;
+    const std::size_t end = (part.first + part.count) / Type::group;
+    for (std::size_t g = part.first / Type::group; g < end; ++g) {
+      const Block<lanes> block = block_of<Type, lanes>(part, g / groups);
+#pragma GCC unroll 8
+      for (std::size_t i = 0; i < Type::group / 4; ++i, out += lanes) {
+        *reinterpret_cast<Words<lanes>*>(out) = Type::template bytes<lanes>(block, g % groups, i);
+      }
+      const GroupScale<lanes> scale = Type::template scale<lanes>(block, g % groups);
+      *reinterpret_cast<Vector<lanes>*>(scales) = scale.scale;
+      *reinterpret_cast<Vector<lanes>*>(minimums) = scale.minimum;
+      scales += lanes;
+      minimums += lanes;
+    }
+  }
+}
+
+template <std::size_t lanes, typename Type>
+KVCAST_INLINE void multiply_type_bytes(const StripPart& part, const std::uint32_t* x,
+                                       const float* row_scales, const float* row_sums, float* y) {
+  if constexpr (is_of_bytes<Type> && lanes == 16) {
+    constexpr std::size_t groups = Type::block / Type::group;
+    const std::size_t end = (part.first + part.count) / Type::group;
+    Vector<lanes> total{};
+    for (std::size_t g = part.first / Type::group; g < end; ++g) {
+      const Block<lanes> block = block_of<Type, lanes>(part, g / groups);
+      constexpr std::size_t group_bytes = Type::block_bytes / 4 * 4 * lanes / groups;
+      const char* const ahead =
+          reinterpret_cast<const char*>(part.strip) + g * group_bytes + read_ahead;
+#pragma GCC unroll 16
+      for (std::size_t i = 0; i < group_bytes; i += 64) __builtin_prefetch(ahead + i);
+      Whole<lanes> sums{};
+#pragma GCC unroll 8
+      for (std::size_t i = 0; i < Type::group / 4; ++i) {
+        const auto bytes = (Whole16)Type::template bytes<lanes>(block, g % groups, i);
+        add_quads(sums, bytes, in_all_lanes(x[g * Type::group / 4 + i]));
+      }
+      const GroupScale<lanes> scale = Type::template scale<lanes>(block, g % groups);
+      total += scale.minimum * row_sums[g];
+      total += __builtin_convertvector(sums, Vector<lanes>) * (scale.scale * row_scales[g]);
+    }
+    *reinterpret_cast<Vector<lanes>*>(y) = total;
+  }
+}
+
 template <std::size_t lanes>
 KVCAST_INLINE void multiply_lanes(const StripPart& part, const float* x, const float* sums,
                                   float* y) {
@@ -544,6 +623,32 @@ KVCAST_INLINE void unpack_lanes(const StripPart& part, float* out, std::size_t s
 }
 
 template <std::size_t lanes>
+KVCAST_INLINE void unpack_pairs_lanes(const StripPart& part, std::uint32_t* out) {
+  with_type(
+      part.dtype, [&](auto type) __attribute__((always_inline)) {
+        unpack_type_pairs<lanes, decltype(type)>(part, out);
+      });
+}
+
+template <std::size_t lanes>
+KVCAST_INLINE void unpack_bytes_lanes(const StripPart& part, std::uint32_t* out, float* scales,
+                                      float* minimums) {
+  with_type(
+      part.dtype, [&](auto type) __attribute__((always_inline)) {
+        unpack_type_bytes<lanes, decltype(type)>(part, out, scales, minimums);
+      });
+}
+
+template <std::size_t lanes>
+KVCAST_INLINE void multiply_bytes_lanes(const StripPart& part, const std::uint32_t* x,
+                                        const float* scales, const float* sums, float* y) {
+  with_type(
+      part.dtype, [&](auto type) __attribute__((always_inline)) {
+        multiply_type_bytes<lanes, decltype(type)>(part, x, scales, sums, y);
+      });
+}
+
+template <std::size_t lanes>
 std::size_t lanes_of() {
   return lanes;
 }
@@ -556,6 +661,21 @@ KVCAST_VECTOR_WIDTHS(void, multiply_strip, multiply_lanes,
                      (part, x, sums, y))
 KVCAST_VECTOR_WIDTHS(void, unpack_strip, unpack_lanes,
                      (const StripPart& part, float* out, std::size_t step), (part, out, step))
+
+KVCAST_VECTOR_WIDTHS(void, unpack_pairs, unpack_pairs_lanes,
+                     (const StripPart& part, std::uint32_t* out), (part, out))
+KVCAST_VECTOR_WIDTHS(void, unpack_bytes, unpack_bytes_lanes,
+                     (const StripPart& part, std::uint32_t* out, float* scales, float* minimums),
+                     (part, out, scales, minimums))
+KVCAST_VECTOR_WIDTHS(void, multiply_bytes, multiply_bytes_lanes,
+                     (const StripPart& part, const std::uint32_t* x, const float* scales,
+                      const float* sums, float* y),
+                     (part, x, scales, sums, y))
+
+bool has_bytes(DType dtype) {
+  return has_strips(dtype) &&
+         with_type(dtype, [](auto type) { return is_of_bytes<decltype(type)>; });
+}
 
 bool has_strips(DType dtype) {
   constexpr std::array types{

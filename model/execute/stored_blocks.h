@@ -42,5 +42,17 @@ void multiply_strip(const StripPart& part, const float* x, const float* sums, fl
 /// out[input · step + lane] = the part's numbers: those of read_elements, bit for bit where the
 /// processor fuses multiply-adds.
 void unpack_strip(const StripPart& part, float* out, std::size_t step);
+/// The same rounded to bf16: out[input / 2 · lanes + lane] has two inputs, the first one below.
+void unpack_pairs(const StripPart& part, std::uint32_t* out);
+
+/// Whether the type's numbers are scale · byte + minimum with a scale and a minimum by group.
+bool has_bytes(DType dtype);
+/// out[input / 4 · lanes + lane] has four inputs' bytes, the first one lowest; scales and minimums
+/// are [group][lane]. Needs has_bytes().
+void unpack_bytes(const StripPart& part, std::uint32_t* out, float* scales, float* minimums);
+/// y[lane] = the part's numbers times x, a row of NarrowRows with its scales and sums by group.
+/// Needs has_bytes() and narrow_kernels() for INT8.
+void multiply_bytes(const StripPart& part, const std::uint32_t* x, const float* scales,
+                    const float* sums, float* y);
 
 }  // namespace kvcast::execute

@@ -67,28 +67,31 @@ class Prefetch {
   /// Rows [first, end).
   Prefetch(const KeyRows& rows, std::size_t first, std::size_t end)
       : rows_(rows), row_(first), end_(end) {}
-  void ask_for(std::size_t count) {
-    constexpr std::size_t line = 16;
+  /// As many numbers.
+  void ask_for(std::size_t count) { ask_for_bytes(count * rows_.row_bytes() / rows_.stride()); }
+  void ask_for_all() {
+    if (row_ < end_) ask_for_bytes((end_ - row_) * rows_.row_bytes());
+  }
+
+ private:
+  void ask_for_bytes(std::size_t count) {
+    constexpr std::size_t line = 64;
     while (count > 0 && row_ < end_) {
-      const std::size_t n = std::min(count, rows_.stride() - column_);
-      const float* const next = rows_[row_] + column_;
+      const std::size_t n = std::min(count, rows_.row_bytes() - column_);
+      const std::byte* const next = rows_.bytes(row_) + column_;
       for (std::size_t i = 0; i < n; i += line) __builtin_prefetch(next + i, 0, 2);
       count -= n;
       column_ += n;
-      if (column_ < rows_.stride()) continue;
+      if (column_ < rows_.row_bytes()) continue;
       column_ = 0;
       ++row_;
     }
   }
-  void ask_for_all() {
-    if (row_ < end_) ask_for((end_ - row_) * rows_.stride());
-  }
 
- private:
   const KeyRows& rows_;
   std::size_t row_;
   std::size_t end_;
-  std::size_t column_ = 0;
+  std::size_t column_ = 0;  ///< byte
 };
 
 /// One sequence's query over a stretch of keys.
@@ -130,8 +133,9 @@ class Stretch {
     KeyRows keys = keys_.from(first);
     KeyRows all_values = values_.from(first);
     if (a_.op.key_rope) {
-      rotate_keys(a_.op, keys[0], first, n, room_);
+      rotate_keys(a_.op, keys, first, n, room_);
       keys = {room_, l.kv_stride};
+      if (all_values.is_narrow()) all_values = all_values.copied(n, room_ + n * l.kv_stride);
     } else if (room_ != nullptr) {
       keys = keys.copied(n, room_);
       all_values = a_.op.values_are_keys ? keys : all_values.copied(n, room_ + n * l.kv_stride);
@@ -277,7 +281,8 @@ void attend_one(const Call& call, const Attention& a, std::span<const SequencePa
   // Made before the threads start: what they throw could not be caught.
   std::vector<Floats> rooms;
   if (a.op.key_rope) rope_angles<float>(a.op.key_rope, most_keys);
-  if (a.op.key_rope || (call.step != nullptr && call.step->block_size < shortest_run)) {
+  const bool narrow = call.inputs[1].form != nullptr || call.inputs[2].form != nullptr;
+  if (a.op.key_rope || narrow || (call.step != nullptr && call.step->block_size < shortest_run)) {
     for (int i = 0; i < omp_get_max_threads(); ++i) {
       rooms.push_back(allocate_floats(piece * stride));
     }

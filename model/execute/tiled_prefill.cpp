@@ -28,9 +28,9 @@ class PackedCache {
         kv_heads_(a.layout.num_kv_heads()),
         panel_size_(a.layout.head_dim * key_panel),
         layout_(a.layout),
-        values_(
-            call.inputs[2], a.values, parts,
-            call.inputs[2].places != nullptr || padded(a.values.head_dim) != a.values.head_dim) {
+        values_(call.inputs[2], a.values, parts,
+                call.inputs[2].places != nullptr || call.inputs[2].form != nullptr ||
+                    padded(a.values.head_dim) != a.values.head_dim) {
     for (const SequencePart& part : parts) {
       panels_before_.push_back(panels_.size());
       for (std::size_t j = part.first_read; j < part.keys; j += key_panel) {
@@ -71,10 +71,9 @@ class PackedCache {
     const std::size_t end = std::min(panel.first + key_panel, panel.part->keys);
     const float* from = keys[panel.first] + offset;
     std::size_t stride = keys.stride();
-    if (keys.run_end(panel.first, end) < end) {
+    if (keys.is_narrow() || keys.run_end(panel.first, end) < end) {
       for (std::size_t j = panel.first; j < end; ++j) {
-        std::copy_n(keys[j] + offset, layout_.head_dim,
-                    together + (j - panel.first) * layout_.head_dim);
+        keys.copy(j, offset, layout_.head_dim, together + (j - panel.first) * layout_.head_dim);
       }
       from = together;
       stride = layout_.head_dim;

@@ -124,12 +124,20 @@ WeightTypes stored_weight_types(const Checkpoint& checkpoint) {
 }
 
 WeightStore::WeightStore(const std::vector<ModelWeights>& models,
-                         const std::vector<const Graph*>& graphs, WeightForm form, DType dtype)
-    : dtype_(dtype) {
+                         const std::vector<const Graph*>& graphs, WeightForm form, DType dtype,
+                         Arithmetic arithmetic)
+    : dtype_(dtype), arithmetic_(arithmetic) {
   KVCAST_ASSERT(dtype == DType::FP32 || form == WeightForm::Plain);
   // All shapes are checked before the first byte is converted.
   check_weights(models, graphs);
-  for (const auto& [name, use] : uses_of(graphs)) {
+  const auto uses = uses_of(graphs);
+  if (arithmetic == Arithmetic::INT8 && std::none_of(uses.begin(), uses.end(), [](const auto& use) {
+        return use.second.matrices > 0 && has_bytes(use.second.info->dtype);
+      })) {
+    throw Error("--arithmetic int8", "no matrix of whole numbers with scales",
+                "--weights as-stored and a file with some, such as Q8_0 or Q4_K");
+  }
+  for (const auto& [name, use] : uses) {
     load(weights_[name], reader_of(models, *use.info), use, form);
   }
 }
@@ -163,8 +171,9 @@ void WeightStore::load(Weight& weight, const WeightReader& source, const WeightU
       const auto fill_stored = [&](std::size_t first, std::size_t n, std::span<std::byte> out) {
         source.read_stored(first_row + first, n, out);
       };
-      weight.matrices.push_back(as_stored ? Matrix(of_each, row, info.dtype, fill_stored, store_)
-                                          : Matrix(of_each, row, fill, store_));
+      weight.matrices.push_back(
+          as_stored ? Matrix(of_each, row, info.dtype, fill_stored, store_, arithmetic_)
+                    : Matrix(of_each, row, fill, store_, arithmetic_));
       bytes_ += weight.matrices.back().bytes();
     }
   }

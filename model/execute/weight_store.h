@@ -47,9 +47,10 @@ class WeightStore final : public TensorStore {
  public:
   /// Reads every weight of the graphs as numbers of `dtype`: FP32, or in the plain form FP64. In
   /// the packed form a matrix stays as its file stores it if the graphs have it in that type.
-  /// Throws Error as check_weights does, and for numbers that are not finite.
+  /// Packed matrices multiply in `arithmetic`. Throws Error as check_weights does, for numbers that
+  /// are not finite, and when INT8 finds no matrix that can.
   WeightStore(const std::vector<ModelWeights>& models, const std::vector<const Graph*>& graphs,
-              WeightForm form, DType dtype = DType::FP32);
+              WeightForm form, DType dtype = DType::FP32, Arithmetic arithmetic = Arithmetic::FP32);
 
   void bind(const TensorInfo& weight, Operand& operand) const override;
   /// Bytes held in memory.
@@ -64,6 +65,7 @@ class WeightStore final : public TensorStore {
   void load(Weight& weight, const WeightReader& source, const WeightUse& use, WeightForm form);
 
   DType dtype_;
+  Arithmetic arithmetic_;
   FloatStore store_;
   std::map<std::string, Weight, std::less<>> weights_;
   std::uint64_t bytes_ = 0;

@@ -55,6 +55,8 @@ struct Lowering {
   /// Activations are in fp32 between kernels: products convert them to this dtype (for quantised
   /// weights to 8 bits) and their results back.
   std::optional<DType> operands = {};
+  /// What products with weights multiply in, where it is not the wider of the two operands' dtypes.
+  std::optional<DType> products = {};
   /// Quantised weights are converted to 16 bits before a prompt's products.
   bool dequantizes_weights = false;
   /// Of activations as products read them.

@@ -295,14 +295,16 @@ TEST_CASE("run: the tokens of each expert, which forecasts then expect") {
   check_contains(sweep.output, {csv});
 }
 
-TEST_CASE("run: --weights as-stored keeps what products read, and refuses what they cannot") {
+TEST_CASE("run: weights, arithmetic and cache in narrow types, and what is refused") {
   const Case c("llama_gqa_llama3_rope");
   const std::string arguments = "--json --output-len 3 --tokens " + joined(c.sequences("prompt"));
-  const json fp32 = run_json(c.run(arguments));
+  const json fp32 = run_json(c.run(arguments + " --weights fp32"));
   CHECK(fp32["weights"] == "fp32");
   // A file of FP32 numbers: nothing changes.
-  const json stored = run_json(c.run(arguments + " --weights as-stored --arithmetic fp32"));
+  const json stored = run_json(c.run(arguments));
   CHECK(stored["weights"] == "as-stored");
+  CHECK(stored["arithmetic"] == "fp32");
+  CHECK(stored["cache_dtype"] == "fp32");
   CHECK(stored["generated_tokens"] == fp32["generated_tokens"]);
   CHECK(stored["weight_bytes"] == fp32["weight_bytes"]);
   const auto refused = [&](const std::string& more, const std::string& line) {
@@ -312,7 +314,17 @@ TEST_CASE("run: --weights as-stored keeps what products read, and refuses what t
   };
   refused(" --weights q8", "--weights: got q8, expected as-stored or fp32");
   refused(" --weights as-stored --dtype fp64", "got --dtype fp64, expected fp32");
-  refused(" --arithmetic bf16", "--arithmetic: got bf16, expected fp32");
+  refused(" --arithmetic fp8", "--arithmetic: got fp8, expected fp32, bf16 or int8");
+  refused(" --arithmetic bf16 --dtype fp64", "--arithmetic bf16: got --dtype fp64, expected fp32");
+  refused(" --arithmetic int8", "--arithmetic int8: got no matrix of whole numbers with scales");
+  refused(" --cache-dtype q8", "--cache-dtype: got q8, expected fp32, fp16, bf16, int8 or fp8");
+  refused(" --cache-dtype int8 --dtype fp64", "a cache in int8: got a run in fp64");
+
+  const json narrow = run_json(c.run(arguments + " --arithmetic bf16 --cache-dtype int8 --count"));
+  CHECK(narrow["counted_flops"] == fp32["analytic_flops"]);
+  CHECK(narrow["counted_bytes"] == narrow["analytic_bytes"]);
+  CHECK(narrow["analytic_bytes"] < fp32["analytic_bytes"]);
+  CHECK(narrow["kv_cache_bytes"].get<int>() * 4 == fp32["kv_cache_bytes"].get<int>());
 }
 
 TEST_CASE("run: a real model goes on with a text") {

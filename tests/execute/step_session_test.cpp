@@ -331,6 +331,9 @@ TEST_CASE("step session: chunks, preemption and shared blocks in any order chang
       const Seen seen = serve(c.checkpoint, in_fp64(), schedule, 0);
       serve(c.checkpoint, {}, schedule, 1e-4);
       serve(c.checkpoint, {.skip_unread_rows = true, .loops = Loops::Counting}, schedule, 1e-4);
+      SessionOptions narrow;
+      narrow.cache = DType::FP16;
+      serve(c.checkpoint, narrow, schedule, 2e-3);
       all.mixed_steps += seen.mixed_steps;
       all.preemptions += seen.preemptions;
       all.shared_blocks += seen.shared_blocks;
