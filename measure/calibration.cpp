@@ -220,6 +220,20 @@ roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) 
   hw.elementwise_bandwidth =
       of_read(r.elementwise_bytes_per_second,
               fmt::format("sums and products of the scores of {} tokens", large_rows));
+  // Attention is computed in fp32, whatever products are.
+  const double products = b.get("products in fp32").measurement().median();
+  for (const auto& [dtype, type] :
+       {std::pair{DType::BF16, "bf16"}, std::pair{DType::INT8, "int8"}}) {
+    const double ratio =
+        b.get(std::string("products in ") + type).measurement().median() / products;
+    hw.peak_flops_per_second[dtype] = here(
+        r.peak * ratio, fmt::format("fp32's, times {:.3g}: products of 512 rows in turn", ratio));
+    hw.matrix_rate[dtype] = hw.matrix_rate[DType::FP32];
+    for (auto* rate :
+         {&hw.tiled_attention_rate, &hw.decode_attention_rate, &hw.batched_matrix_rate}) {
+      (*rate)[dtype] = of_peak(rate->at(DType::FP32).value * r.peak / ratio, "as in fp32");
+    }
+  }
   hw.overlap = here(1 - r.product.exposed, "products of 8, 16 and 32 rows");
   if (c.ranks > 1) {
     hw.lockstep = here(std::clamp(b.get("ranks in lockstep").median_s(), 0.001, 1.0),

@@ -227,6 +227,11 @@ std::vector<CalibrationBench::Step> CalibrationBench::steps() {
     at("read in cache", "bytes/s").seconds.push_back(execute::measure_read_bandwidth(0.02, block));
   });
   list.push_back([this] { in_turns([this] { time_decode(1, threads_); }); });
+  list.push_back([this] {
+    for (const auto& [name, arithmetic] : product_arithmetic) {
+      at(name, "FLOP/s").seconds.push_back(execute::measure_product_rate(arithmetic));
+    }
+  });
   for (const std::uint64_t rows : ridge_rows) {
     list.push_back([this, rows] { time_decode(rows, threads_); });
   }

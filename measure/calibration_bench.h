@@ -9,6 +9,7 @@
 
 #include "measure/calibration.h"
 #include "model/config/architecture.h"
+#include "model/execute/narrow_product.h"
 #include "model/execute/pass_timer.h"
 
 namespace kvcast::measure {
@@ -23,6 +24,16 @@ inline constexpr std::uint64_t short_prompt = rows_of_prefill[0];
 /// Cache slots of the decode steps: far more than the caches of a core hold.
 inline constexpr std::uint64_t decode_slots = 2048;
 inline constexpr std::uint64_t decode_batch = 4;
+
+/// Names of the rates of products, in turn in each arithmetic.
+struct ProductArithmetic {
+  const char* name;
+  execute::Arithmetic arithmetic;
+};
+inline constexpr ProductArithmetic product_arithmetic[] = {
+    {"products in fp32", execute::Arithmetic::FP32},
+    {"products in bf16", execute::Arithmetic::BF16},
+    {"products in int8", execute::Arithmetic::INT8}};
 
 /// What one kind of operator did in one pass: sums over its nodes.
 struct Sample {

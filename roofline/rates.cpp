@@ -188,7 +188,8 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
 
   const auto flops = [&](RateClass c) -> FlopsPerSecond& { return at(r.flops_per_second, c); };
   const DType activations = lowering.operand_dtype();
-  const DType products = hw.supported(product_dtype(activations, lowering.weights.main));
+  const DType products =
+      hw.supported(lowering.products.value_or(product_dtype(activations, lowering.weights.main)));
   const bool fp16_sums = engine.accumulates_in_fp16 && products == DType::FP16;
   flops(RateClass::Matrix) = {
       b.matrix("matrix_rate", products, hw.matrix_rate,

@@ -56,6 +56,8 @@ ordered_json input_json(const Configuration& c, const DesignPoint& p) {
           {"weight_dtype", c.lowering.weights.text},
           {"activation_dtype", name(c.lowering.operand_dtype())},
           {"cache_dtype", name(c.lowering.cache)},
+          {"arithmetic", name(c.lowering.products.value_or(
+                             product_dtype(c.lowering.operand_dtype(), c.lowering.weights.main)))},
           {"mode", roofline::name(c.mode)},
           {"logits", name(c.logits)},
           {"skip_unread_rows", c.lowering.skip_unread_rows},

@@ -44,6 +44,7 @@ void RequestOptions::add_to(Command c) {
   c.add("--weight-dtype", weight_dtype);
   c.add("--activation-dtype", activation_dtype);
   c.add("--cache-dtype", cache_dtype);
+  c.add("--arithmetic", arithmetic);
   c.add("--logits WHICH", logits, "last: head on the last position; all: on every position")
       .group("Kernels and element types");
   c.add("--skip-unread-rows", skip_unread_rows);
@@ -150,6 +151,7 @@ Lowering parse_lowering(const RequestOptions& o, const Architecture& a) {
                   : parse_flag("--weight-dtype", o.weight_dtype, parse_weight_types);
   l.activations = dtype_or(o.activation_dtype, dtype, "--activation-dtype");
   l.cache = dtype_or(o.cache_dtype, dtype, "--cache-dtype");
+  if (!o.arithmetic.empty()) l.products = parse_flag("--arithmetic", o.arithmetic, parse_dtype);
   return l;
 }
 

@@ -26,6 +26,7 @@ struct RequestOptions {
   std::string weight_dtype;  ///< empty: as the model's own file says, or dtype
   std::string activation_dtype;
   std::string cache_dtype;
+  std::string arithmetic;  ///< empty: as the operands of products are
   std::string mode = "calibrated";
   std::string logits = "last";
   bool skip_unread_rows = false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <ctime>
+#include <span>
 #include <vector>
 
 #include <omp.h>
@@ -118,6 +119,35 @@ double measure_read_bandwidth(double seconds, std::size_t block_bytes) {
     for (std::size_t i = 0; i < times; ++i) total += sum_of(block.get() + t * share, share);
     return total;
   });
+}
+
+double measure_product_rate(Arithmetic arithmetic) {
+  constexpr std::size_t rows = 512;
+  constexpr std::size_t width = 1024;
+  constexpr int repeats = 3;
+  FloatStore store;
+  const auto fill = [](std::size_t, std::span<float> numbers) {
+    std::fill(numbers.begin(), numbers.end(), 0.5F);
+  };
+  // Bytes that are small numbers in bf16, and small scales and numbers in Q8_0.
+  const auto fill_stored = [](std::size_t, std::size_t, std::span<std::byte> blocks) {
+    std::fill(blocks.begin(), blocks.end(), std::byte{0x2c});
+  };
+  const Matrix matrix =
+      arithmetic == Arithmetic::FP32
+          ? Matrix(width, width, fill, store)
+          : Matrix(width, width, arithmetic == Arithmetic::BF16 ? DType::BF16 : DType::Q8_0,
+                   fill_stored, store, arithmetic);
+  std::vector<float> x(rows * width, 0.5F);
+  std::vector<float> y(rows * width);
+  std::vector<double> samples;
+  matrix.multiply(x.data(), rows, y.data(), nullptr);
+  for (int i = 0; i < repeats; ++i) {
+    const Stopwatch watch;
+    matrix.multiply(x.data(), rows, y.data(), nullptr);
+    samples.push_back(watch.seconds());
+  }
+  return 2.0 * rows * width * width / median(std::move(samples));
 }
 
 double machine_memory_bytes() {

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "model/execute/narrow_product.h"
+
 namespace kvcast::execute {
 
 /// fp32 FLOP/s of multiply-adds in registers on all threads, a multiply-add as 2.
@@ -14,6 +16,10 @@ double measure_core_fma_rate();
 inline constexpr std::size_t beyond_caches = std::size_t{256} << 20;
 /// Bytes per second that all threads read, each its part of a block.
 double measure_read_bandwidth(double seconds = 0.1, std::size_t block_bytes = beyond_caches);
+
+/// FLOP/s of a product of 512 rows with a matrix of 1024 x 1024 in this arithmetic, on all threads;
+/// the matrix is stored in fp32, bf16 or Q8_0.
+double measure_product_rate(Arithmetic arithmetic);
 
 /// Physical memory, bytes.
 double machine_memory_bytes();

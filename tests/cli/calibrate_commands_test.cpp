@@ -1,6 +1,7 @@
 #include <string>
 
 #include "tests/cli/program.h"
+#include "tests/near.h"
 
 namespace kvcast::cli {
 namespace {
@@ -55,6 +56,30 @@ TEST_CASE("calibrate: --quick measures this machine, and its file says when and 
   CHECK(how.at("threads") == 1);
   CHECK(how.at("date").get<std::string>().size() == std::string("2026-01-31T12:00:00Z").size());
   CHECK_FALSE(how.at("processor").get<std::string>().empty());
+  // Products in other arithmetic, beside those in fp32.
+  const auto median = [&](const std::string& name) {
+    for (const json& m : how.at("measurements")) {
+      if (m.at("name") == name) return m.at("median").get<double>();
+    }
+    FAIL("no measurement " << name);
+    return 0.0;
+  };
+  const json hw = run_json("hardware show --json " + output);
+  for (const std::string type : {"bf16", "int8"}) {
+    const json& peaks = hw.at("peak_flops_per_second");
+    const double ratio = median("products in " + type) / median("products in fp32");
+    CHECK(peaks.at(type).get<double>() ==
+          near(ratio * peaks.at("fp32").get<double>()).epsilon(1e-3));  // digits of the file
+  }
+  const std::string run =
+      "estimate --quiet --json --model smollm2-135m --dtype fp32 --engine kvcast --hardware " +
+      output;
+  const json fp32 = run_json(run);
+  const json bf16 = run_json(run + " --arithmetic bf16");
+  CHECK(fp32.at("arithmetic") == "fp32");
+  CHECK(bf16.at("arithmetic") == "bf16");
+  const bool faster = median("products in bf16") > median("products in fp32");
+  CHECK((bf16.at("ttft_s") < fp32.at("ttft_s")) == faster);
   for (const json& m : how.at("measurements")) {
     CAPTURE(m.dump());
     CHECK(m.at("low") <= m.at("median"));

@@ -296,6 +296,16 @@ TEST_CASE("rates: weight-only quantisation multiplies in the activations' dtype"
   CHECK(flops(r, RateClass::TiledAttention) == 100);
 }
 
+TEST_CASE("rates: products may multiply in another dtype than their operands, attention does not") {
+  const Hardware hw = toy();
+  Lowering l = lowering(Kernels::Fused, DType::FP32);
+  l.products = DType::FP16;
+  const Rates r = make_rates(hw, l, Mode::Calibrated);
+  CHECK(flops(r, RateClass::Matrix) == 1000 * 0.5);
+  CHECK(flops(r, RateClass::TiledAttention) ==
+        flops(calibrated(hw, Kernels::Fused, DType::FP32), RateClass::TiledAttention));
+}
+
 TEST_CASE("rates: where operands are narrow, weights that are not multiply at their own rate") {
   Hardware hw = toy();
   hw.peak_flops_per_second[DType::FP8] = datasheet(2000);
