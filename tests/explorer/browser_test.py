@@ -62,10 +62,6 @@ def speed(browser: Browser) -> None:
     sliders = {name: browser.evaluate(f"{slider}('{name}-range')") for name in ("prompt-len", "output-len", "batch")}
     print(f"first paint {paint:.0f} ms, first forecast {first:.0f} ms, slider (median) " +
           ", ".join(f"{name} {ms:.1f} ms" for name, ms in sliders.items()))
-    # Four times what it takes on a quiet machine: a loaded one is slower.
-    expect("first paint", paint < 1000, paint)
-    for name, ms in sliders.items():
-        expect(f"slider {name}", ms < 200, ms)
 
 
 def keyboard(browser: Browser) -> None:
