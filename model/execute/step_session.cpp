@@ -78,6 +78,23 @@ std::uint64_t most_steps(const Recording& recording) {
   return most;
 }
 
+/// Of the attention that reads a cache; 0: none does.
+std::size_t head_dim_of(const Graph& graph, const std::string& cache) {
+  for (const Node& node : graph.nodes()) {
+    const auto* const op = std::get_if<TiledAttention>(&node.op);
+    if (op == nullptr) continue;
+    for (const std::size_t i : {1u, 2u}) {
+      TensorId id = node.inputs[i];
+      while (graph.tensor(id).storage == Storage::KvCache && graph.tensor(id).producer) {
+        id = graph.node(*graph.tensor(id).producer).inputs[0];
+      }
+      if (graph.tensor(id).name != cache) continue;
+      return i == 1 ? op->heads.head_dim : op->value_heads().head_dim;
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 StepSession::StepSession(const Checkpoint& checkpoint, const SessionOptions& options,
@@ -101,7 +118,8 @@ StepSession::StepSession(const Checkpoint& checkpoint, const SessionOptions& opt
   for (const RecordedPass& pass : recording_.passes) analytic_.emplace_back(pass.graph);
   for (const TensorInfo& t : recording_.pass(step_name).graph.tensors()) {
     if (t.storage != Storage::KvCache || t.producer) continue;
-    cache_.reserve(t.name, 1, cache.num_blocks * cache.block_size, t.shape[2].constant());
+    cache_.reserve(t.name, 1, cache.num_blocks * cache.block_size, t.shape[2].constant(), false,
+                   t.dtype, head_dim_of(recording_.pass(step_name).graph, t.name));
   }
   cache_.allocate();
 }

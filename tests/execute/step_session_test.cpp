@@ -334,6 +334,8 @@ TEST_CASE("step session: chunks, preemption and shared blocks in any order chang
       SessionOptions narrow;
       narrow.cache = DType::FP16;
       serve(c.checkpoint, narrow, schedule, 2e-3);
+      CHECK(2 * StepSession(c.checkpoint, narrow, cache_for(schedule)).cache_bytes() ==
+            StepSession(c.checkpoint, {}, cache_for(schedule)).cache_bytes());
       all.mixed_steps += seen.mixed_steps;
       all.preemptions += seen.preemptions;
       all.shared_blocks += seen.shared_blocks;
@@ -386,6 +388,8 @@ TEST_CASE("step session: streaming keeps sinks and a window once a sequence's pr
       serve(c.checkpoint, options, schedule, 0);
       options.dtype = DType::FP32;
       serve(c.checkpoint, options, schedule, 1e-4);
+      options.cache = DType::FP16;
+      serve(c.checkpoint, options, schedule, 2e-3);
     }
   }
   // Layers with windows of their own keep other rows than those that see all tokens.
