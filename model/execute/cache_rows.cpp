@@ -6,7 +6,7 @@
 
 #include "model/base/error.h"
 #include "model/execute/narrow_product.h"
-#include "model/execute/vector_math.h"
+#include "model/execute/narrow_vectors.h"
 
 namespace kvcast::execute {
 namespace {
@@ -60,11 +60,7 @@ using E4m3 = SmallFloat<std::uint8_t, 3, 120, 0x7eu, 0x7fu>;
 
 struct Bf16 {
   using Stored = std::uint16_t;
-  KVCAST_INLINE static Stored narrow(float x) {
-    const auto bits = std::bit_cast<std::uint32_t>(x);
-    const std::uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-    return static_cast<Stored>(x != x ? 0x7fc0u : rounded);
-  }
+  KVCAST_INLINE static Stored narrow(float x) { return static_cast<Stored>(bf16_bits(x)); }
   KVCAST_INLINE static float widen(Stored stored) {
     return std::bit_cast<float>(static_cast<std::uint32_t>(stored) << 16);
   }

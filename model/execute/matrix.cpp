@@ -32,6 +32,7 @@ constexpr std::size_t most_rows = 240;
 /// The same in narrow arithmetic, where unpacking is the larger part: sums are 256 KiB.
 constexpr std::size_t most_narrow_rows = 1024;
 constexpr std::size_t narrow_tile_rows = 2 * narrow_rows;
+/// A panel of bf16 is 96 KiB, which the second-level cache holds beside the sums.
 constexpr std::size_t narrow_window_inputs = 768;
 /// With fewer pieces of work some threads would wait long for others.
 constexpr std::size_t pieces_of_thread = 4;

@@ -32,13 +32,6 @@ std::size_t row_words(Arithmetic arithmetic, std::size_t in) {
   return words % 512 == 0 ? words + 16 : words;
 }
 
-/// To the nearest, ties to even.
-KVCAST_INLINE std::uint32_t bf16_bits(float x) {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  const std::uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-  return x != x ? 0x7fc0u : rounded;
-}
-
 KVCAST_VECTOR_CLONES void pairs_of_row(const float* x, std::size_t pairs, std::uint32_t* out) {
   for (std::size_t i = 0; i < pairs; ++i) {
     out[i] = bf16_bits(x[2 * i]) | bf16_bits(x[2 * i + 1]) << 16;
@@ -65,6 +58,31 @@ constexpr std::size_t vector_rows = 6;
 
 // Loops are unrolled by name, as sums have to be named to stay in registers.
 
+KVCAST_INLINE void add_words(Floats16& sums, Whole16 strip, Whole16 row) {
+  add_pairs(sums, strip, row);
+}
+KVCAST_INLINE void add_words(Whole16& sums, Whole16 strip, Whole16 row) {
+  add_quads(sums, strip, row);
+}
+
+/// sums[row][strip][16] += word w of the part's inputs.
+template <std::size_t rows, typename Sums>
+KVCAST_INLINE void add_word(const NarrowProduct& p, std::size_t row, std::size_t w,
+                            Sums (&sums)[rows][strips]) {
+  const std::uint32_t* const a = p.rows.words(p.first_row + row, p.first_in) + w;
+  Whole16 strip[strips];
+#pragma GCC unroll 6
+  for (std::size_t s = 0; s < strips; ++s) {
+    strip[s] = *reinterpret_cast<const Whole16*>(p.panel.strips[s] + 16 * w);
+  }
+#pragma GCC unroll 6
+  for (std::size_t r = 0; r < rows; ++r) {
+    const Whole16 word = in_all_lanes(a[r * p.rows.stride()]);
+#pragma GCC unroll 6
+    for (std::size_t s = 0; s < strips; ++s) add_words(sums[r][s], strip[s], word);
+  }
+}
+
 template <std::size_t rows>
 KVCAST_INLINE void vectors_bf16(const NarrowProduct& p, std::size_t row) {
   Floats16 sums[rows][strips];
@@ -76,19 +94,8 @@ KVCAST_INLINE void vectors_bf16(const NarrowProduct& p, std::size_t row) {
       sums[r][s] = p.accumulate ? floats_at(c + r * narrow_outputs + 16 * s) : Floats16{};
     }
   }
-  const std::uint32_t* const a = p.rows.words(p.first_row + row, p.first_in);
   for (std::size_t w = 0; w < p.count_in / 2; ++w) {
-    Whole16 strip[strips];
-#pragma GCC unroll 6
-    for (std::size_t s = 0; s < strips; ++s) {
-      strip[s] = *reinterpret_cast<const Whole16*>(p.panel.strips[s] + 16 * w);
-    }
-#pragma GCC unroll 6
-    for (std::size_t r = 0; r < rows; ++r) {
-      const Whole16 pair = in_all_lanes(a[r * p.rows.stride() + w]);
-#pragma GCC unroll 6
-      for (std::size_t s = 0; s < strips; ++s) add_pairs(sums[r][s], strip[s], pair);
-    }
+    add_word<rows>(p, row, w, sums);
   }
 #pragma GCC unroll 6
   for (std::size_t r = 0; r < rows; ++r) {
@@ -112,21 +119,10 @@ template <std::size_t rows>
 KVCAST_INLINE void vectors_int8(const NarrowProduct& p, std::size_t row) {
   const std::size_t group = p.panel.group;
   const std::size_t groups = p.count_in / group;
-  const std::uint32_t* const a = p.rows.words(p.first_row + row, p.first_in);
   for (std::size_t g = 0; g < groups; ++g) {
     Whole16 sums[rows][strips] = {};
     for (std::size_t w = g * group / 4; w < (g + 1) * group / 4; ++w) {
-      Whole16 strip[strips];
-#pragma GCC unroll 6
-      for (std::size_t s = 0; s < strips; ++s) {
-        strip[s] = *reinterpret_cast<const Whole16*>(p.panel.strips[s] + 16 * w);
-      }
-#pragma GCC unroll 6
-      for (std::size_t r = 0; r < rows; ++r) {
-        const Whole16 quad = in_all_lanes(a[r * p.rows.stride() + w]);
-#pragma GCC unroll 6
-        for (std::size_t s = 0; s < strips; ++s) add_quads(sums[r][s], strip[s], quad);
-      }
+      add_word<rows>(p, row, w, sums);
     }
 #pragma GCC unroll 6
     for (std::size_t r = 0; r < rows; ++r) {
@@ -300,6 +296,8 @@ NarrowKernels find_kernels(bool tiles, bool vectors) {
                     __builtin_cpu_supports("avx512vl");
   if (!wide) return NarrowKernels::None;
   if (may && tiles && tiles_allowed()) return NarrowKernels::Tiles;
+  // A Sapphire Rapids with its tiles switched off multiplies 0.65 times as fast in AVX512-BF16 as
+  // in fp32, and 1.6 times in AVX512-VNNI (512 x 768 by 1536 x 768, one core).
   return vectors ? NarrowKernels::Vectors : NarrowKernels::None;
 }
 #endif

@@ -1,11 +1,20 @@
-/// The processors' own multiply-adds of narrow numbers, for functions of 16 lanes.
+/// Rounding to bf16, and the processors' own multiply-adds of narrow numbers, for functions of 16
+/// lanes.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "model/execute/vector_lanes.h"
 
 namespace kvcast::execute {
+
+/// To the nearest, ties to even.
+KVCAST_INLINE std::uint32_t bf16_bits(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+  return x != x ? 0x7fc0u : rounded;
+}
 
 typedef std::int32_t Whole16 __attribute__((vector_size(64), aligned(4), may_alias));
 
