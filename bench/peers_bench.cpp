@@ -5,6 +5,7 @@
 // whisper peer prints the "encode time" line of whisper.cpp's whisper-bench.
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <regex>
 #include <string>
 #include <vector>
@@ -22,7 +23,8 @@ namespace kvcast::execute {
 namespace {
 
 struct Options {
-  std::string model;
+  std::vector<std::string> models;
+  std::vector<std::string> arithmetic{"fp32"};
   std::vector<std::string> peers;
   std::vector<std::size_t> prompts{128, 512, 1024};
   std::size_t generated = 32;
@@ -62,9 +64,10 @@ std::string output_of(const std::string& command) {
 }
 
 /// Tokens a second of one llama-bench run: prefill of `prompt` tokens, or `generated` tokens.
-double llama_bench(const Peer& peer, const Options& o, std::size_t prompt, std::size_t generated) {
+double llama_bench(const Peer& peer, const Options& o, const std::string& model, std::size_t prompt,
+                   std::size_t generated) {
   const std::string command =
-      fmt::format("{} -m '{}' -p {} -n {} -t {} -r 1 -o json 2>/dev/null", peer.command, o.model,
+      fmt::format("{} -m '{}' -p {} -n {} -t {} -r 1 -o json 2>/dev/null", peer.command, model,
                   prompt, generated, use_threads(o.threads));
   const auto j = nlohmann::json::parse(output_of(command), nullptr, false);
   if (!j.is_array() || j.empty() || !j[0].contains("avg_ts")) {
@@ -84,50 +87,87 @@ double whisper_bench(const Peer& peer, const Options& o) {
   return std::stod(found[1]) / 1e3;
 }
 
-/// One line of the table: kvcast and each peer in turns, medians. `ours` and `theirs` measure once;
-/// `higher`: more is faster.
+/// One way in which kvcast runs.
+struct Ours {
+  std::string name;
+  std::function<double()> measure;
+  double bytes = 0;  ///< that a token reads; 0: not a matter of reading
+};
+
+/// A line for each of ours: all of them and each peer in turns, medians. `theirs` and Ours::measure
+/// measure once; `higher`: more is faster, tokens a second.
 void compare(const std::string& what, const char* unit, bool higher, int rounds,
-             const std::vector<Peer>& peers, const std::function<double()>& ours,
+             const std::vector<Peer>& peers, const std::vector<Ours>& ours,
              const std::function<double(const Peer&)>& theirs) {
-  std::vector<std::vector<double>> values(1 + peers.size());
+  std::vector<std::vector<double>> own(ours.size());
+  std::vector<std::vector<double>> others(peers.size());
+  std::vector<double> reads;
   for (int round = 0; round < rounds; ++round) {
-    values[0].push_back(ours());
-    for (std::size_t p = 0; p < peers.size(); ++p) values[p + 1].push_back(theirs(peers[p]));
+    for (std::size_t i = 0; i < ours.size(); ++i) own[i].push_back(ours[i].measure());
+    for (std::size_t p = 0; p < peers.size(); ++p) others[p].push_back(theirs(peers[p]));
+    if (ours[0].bytes > 0) reads.push_back(measure_read_bandwidth());
   }
-  const double own = median(values[0]);
-  std::printf("%-8s %9.2f %s", what.c_str(), own, unit);
-  for (std::size_t p = 0; p < peers.size(); ++p) {
-    const double other = median(values[p + 1]);
-    std::printf("   %s %.2f, %.2f x", peers[p].name.c_str(), other,
-                higher ? own / other : other / own);
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    const double value = median(own[i]);
+    std::printf("%-8s %-5s %9.2f %s", what.c_str(), ours[i].name.c_str(), value, unit);
+    if (ours[i].bytes > 0) {
+      std::printf(", %.0f %% of the read rate", 100 * value * ours[i].bytes / median(reads));
+    }
+    for (std::size_t p = 0; p < peers.size(); ++p) {
+      const double other = median(others[p]);
+      std::printf("   %s %.2f, %.2f x", peers[p].name.c_str(), other,
+                  higher ? value / other : other / value);
+    }
+    std::printf("\n");
   }
-  std::printf("\n");
   std::fflush(stdout);
 }
 
-void compare_llama(const Options& o) {
+/// Bytes of a decode step with so many tokens in the cache.
+double step_bytes(const Session& session, std::uint64_t kv_len) {
+  const Recording& r = session.recording();
+  const SymbolValues values = r.symbols.resolve({1, 1, kv_len});
+  return static_cast<double>(total_work(r.decode()).bytes().at(values));
+}
+
+void compare_llama(const Options& o, const std::string& model) {
   const std::vector<Peer> peers = parse_peers(o.peers);
-  const Checkpoint checkpoint(o.model);
-  // llama.cpp's graphs leave these rows out too.
-  const Session session(checkpoint, {.skip_unread_rows = true});
-  const Architecture& a = session.architecture();
+  const Checkpoint checkpoint(model);
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (const std::string& name : o.arithmetic) {
+    // llama.cpp's graphs leave these rows out too.
+    sessions.push_back(std::make_unique<Session>(
+        checkpoint, SessionOptions{.skip_unread_rows = true,
+                                   .weights = stored_weight_types(checkpoint),
+                                   .arithmetic = parse_arithmetic(name, "--arithmetic")}));
+  }
+  const Architecture& a = checkpoint.architecture();
   std::printf("%s, %d threads, median of %d rounds, tokens a second; x: kvcast over the peer\n",
-              a.name.c_str(), use_threads(o.threads), o.rounds);
+              model.c_str(), use_threads(o.threads), o.rounds);
+  const auto all = [&](const Request& request, bool decodes) {
+    std::vector<Ours> ours;
+    for (std::size_t i = 0; i < sessions.size(); ++i) {
+      const Session& session = *sessions[i];
+      session.run(request);  // touches memory; llama-bench warms up itself
+      const auto tokens = static_cast<double>(request.tokens[0].size());
+      ours.push_back({o.arithmetic[i],
+                      [&session, &request, decodes, tokens] {
+                        const Generation g = session.run(request);
+                        return decodes ? 1 / g.tpot_s : tokens / g.ttft_s;
+                      },
+                      decodes ? step_bytes(session, 1 + o.generated / 2) : 0});
+    }
+    return ours;
+  };
   for (const std::size_t prompt : o.prompts) {
     const Request request = made_up_request(a, prompt, 1);
-    session.run(request);  // touches memory; llama-bench warms up itself
-    compare(
-        fmt::format("pp{}", prompt), "tok/s", true, o.rounds, peers,
-        [&] { return static_cast<double>(prompt) / session.run(request).ttft_s; },
-        [&](const Peer& peer) { return llama_bench(peer, o, prompt, 0); });
+    compare(fmt::format("pp{}", prompt), "tok/s", true, o.rounds, peers, all(request, false),
+            [&](const Peer& peer) { return llama_bench(peer, o, model, prompt, 0); });
   }
   if (o.generated == 0) return;
   const Request request = made_up_request(a, 1, o.generated + 1);
-  session.run(request);
-  compare(
-      fmt::format("tg{}", o.generated), "tok/s", true, o.rounds, peers,
-      [&] { return 1 / session.run(request).tpot_s; },
-      [&](const Peer& peer) { return llama_bench(peer, o, 0, o.generated); });
+  compare(fmt::format("tg{}", o.generated), "tok/s", true, o.rounds, peers, all(request, true),
+          [&](const Peer& peer) { return llama_bench(peer, o, model, 0, o.generated); });
 }
 
 /// Ours is the whole prefill: the encoder, every layer's cross keys and values, a decoder token.
@@ -140,9 +180,9 @@ void compare_whisper(const Options& o) {
   session.run(request);
   std::printf("%s, %d threads, median of %d rounds, seconds of an encoder pass\n", a.name.c_str(),
               use_threads(o.threads), o.rounds);
-  compare(
-      "encode", "s", false, o.rounds, peers, [&] { return session.run(request).ttft_s; },
-      [&](const Peer& peer) { return whisper_bench(peer, o); });
+  compare("encode", "s", false, o.rounds, peers,
+          {{"fp32", [&] { return session.run(request).ttft_s; }}},
+          [&](const Peer& peer) { return whisper_bench(peer, o); });
 }
 
 }  // namespace
@@ -151,7 +191,8 @@ void compare_whisper(const Options& o) {
 int main(int argc, char** argv) {
   kvcast::execute::Options o;
   CLI::App app("kvcast beside other programs");
-  app.add_option("--gguf", o.model, "the model that all of them run");
+  app.add_option("--gguf", o.models, "the models that all of them run");
+  app.add_option("--arithmetic", o.arithmetic, "kvcast's: fp32, bf16, int8")->delimiter(',');
   app.add_option("--peer", o.peers, "NAME=COMMAND, a llama-bench; repeatable");
   app.add_option("--prompt-len", o.prompts, "prompt lengths")->delimiter(',');
   app.add_option("--output-len", o.generated, "tokens to generate; 0: none");
@@ -160,12 +201,12 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", o.rounds, "")->check(CLI::PositiveNumber);
   app.add_option("--threads", o.threads, "")->check(CLI::NonNegativeNumber);
   CLI11_PARSE(app, argc, argv);
-  if (o.model.empty() && o.whisper.empty()) {
+  if (o.models.empty() && o.whisper.empty()) {
     std::printf("peers: none given; see peers_bench --help\n");
     return 0;
   }
   return kvcast::run_guarded(argv[0], [&] {
-    if (!o.model.empty()) compare_llama(o);
+    for (const std::string& model : o.models) compare_llama(o, model);
     if (!o.whisper.empty()) compare_whisper(o);
   });
 }

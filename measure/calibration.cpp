@@ -7,6 +7,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "measure/calibration_bench.h"
@@ -99,6 +100,7 @@ struct FittedRates {
   double operator_s = 0;  ///< latencies
   double elementwise_s = 0;
   double product_s = 0;
+  double decode_attention_s = 0;
 };
 
 /// Rates and overlap of products, found together.
@@ -145,6 +147,10 @@ FittedRates fit_rates(const CalibrationBench& b) {
   r.peak = std::max(r.fma, r.product.flops_per_second);
   // Ranks read at the same time, but run products of one row one after the other.
   r.read = std::max(b.get("streaming read").median_s(), r.product.bytes_per_second);
+  for (const CalibrationBench::WeightReads& reads : b.weight_reads()) {
+    if (reads.rows > 1) continue;
+    r.read = std::max(r.read, r.product.bytes_per_second * reads.ratio.median());
+  }
   r.decode = attention(r.product, "decode attention, slim K-cache", "decode attention");
   // A short prompt spends most of its time reordering keys and values, which grows linearly with
   // the tokens. The products grow quadratically.
@@ -159,8 +165,13 @@ FittedRates fit_rates(const CalibrationBench& b) {
   r.softmax_bytes_per_second = rate(fmt::format("softmax {} tokens", large_rows));
   r.operator_s = latency("operator", r.read);
   r.elementwise_s = latency("element-wise operator", r.on_chip_bytes_per_second);
-  const Samples& smallest = b.get("product");
-  r.product_s = std::max(0.0, smallest.median_s() - r.product.time(smallest.work));
+  // Kernels that wake every thread: what their rates do not explain.
+  const auto beyond = [&](const char* name, const Formula& f) {
+    const Samples& smallest = b.get(name);
+    return std::max(0.0, smallest.median_s() - f.time(smallest.work));
+  };
+  r.product_s = beyond("product", r.product);
+  r.decode_attention_s = beyond("decode attention operator", r.decode);
   return r;
 }
 
@@ -200,6 +211,8 @@ roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) 
   hw.elementwise_latency =
       here(r.elementwise_s, "eager operators of one token, and the loop around");
   hw.product_latency = here(r.product_s, "products of 256 x 256 and one row, and the loop around");
+  hw.decode_attention_latency =
+      here(r.decode_attention_s, "attention of 4 heads of 64 over 64 slots, and the loop around");
   hw.host_operator_latency = measured(0, "on a CPU the host is the device");
   hw.matrix_rate[DType::FP32] =
       of_peak(r.product.flops_per_second, fmt::format("products of {} rows", large_rows));
@@ -233,6 +246,16 @@ roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) 
          {&hw.tiled_attention_rate, &hw.decode_attention_rate, &hw.batched_matrix_rate}) {
       (*rate)[dtype] = of_peak(rate->at(DType::FP32).value * r.peak / ratio, "as in fp32");
     }
+  }
+  for (const auto& reads : b.weight_reads()) {
+    const bool int8 = reads.arithmetic == execute::Arithmetic::INT8;
+    auto& of_type = (int8 ? hw.int8_weight_bandwidth : hw.weight_bandwidth)[reads.dtype];
+    const roofline::Sourced factor =
+        of_read(r.product.bytes_per_second * reads.ratio.median(),
+                fmt::format("products of {} rows{}, in turn with fp32's{}",
+                            fmt::join(rows_of_reads, " and "), int8 ? " in int8" : "", alone));
+    if (reads.rows == rows_of_reads[0]) of_type = factor;
+    of_type.by_length.push_back({reads.rows, factor.value});
   }
   hw.overlap = here(1 - r.product.exposed, "products of 8, 16 and 32 rows");
   if (c.ranks > 1) {
@@ -308,6 +331,7 @@ Calibration calibrate(const CalibrationOptions& options) {
   bench.run(rounds);
   c.hardware = hardware_of(bench, c);
   for (const Samples& s : bench.all()) c.measurements.push_back(s.measurement());
+  for (const auto& reads : bench.weight_reads()) c.measurements.push_back(reads.ratio);
   for (const Samples& s : bench.by_threads()) c.by_threads.push_back(s.measurement());
   c.matrix_rates = bench.grid();
   if (c.ranks > 1) add_link(c, execute::measure_link(*options.messenger, rounds));

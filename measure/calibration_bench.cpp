@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include "model/base/error.h"
 #include "model/execute/machine_probe.h"
 #include "model/execute/messenger.h"
+#include "model/execute/stored_blocks.h"
 #include "model/families/config_reader.h"
 #include "model/graph/work.h"
 
@@ -180,7 +182,13 @@ CalibrationBench::CalibrationBench(const CalibrationOptions& options)
 
 void CalibrationBench::run(int rounds) {
   const std::vector<Step> round = steps();
-  const std::uint64_t all = static_cast<std::uint64_t>(rounds) * round.size();
+  std::vector<std::tuple<DType, execute::Arithmetic, std::size_t>> stored;
+  for (const DType dtype : execute::stored_types()) {
+    for (const auto arithmetic : {execute::Arithmetic::FP32, execute::Arithmetic::INT8}) {
+      for (const std::size_t rows : rows_of_reads) stored.emplace_back(dtype, arithmetic, rows);
+    }
+  }
+  const std::uint64_t all = static_cast<std::uint64_t>(rounds) * round.size() + stored.size();
   std::uint64_t done = 0;
   for (int r = 0; r < rounds; ++r) {
     if (options_.messenger != nullptr) execute::meet(*options_.messenger);
@@ -193,6 +201,13 @@ void CalibrationBench::run(int rounds) {
       note_fma_rate((before + after) / 2);
       before = after;
     }
+  }
+  for (const auto& [dtype, arithmetic, rows_read] : stored) {
+    if (options_.on_step) options_.on_step(done, all);
+    ++done;
+    in_turns([&, dtype = dtype, arithmetic = arithmetic, rows = rows_read] {
+      time_weight_reads(dtype, arithmetic, rows, rounds);
+    });
   }
   const double usual = get("FMA").median_s();
   for (Samples& s : samples_) s.scale_to(usual);
@@ -263,6 +278,16 @@ std::vector<CalibrationBench::Step> CalibrationBench::steps() {
   if (options_.messenger != nullptr) list.push_back([this] { time_lockstep(); });
   add_fewer_threads(list);
   return list;
+}
+
+void CalibrationBench::time_weight_reads(DType dtype, execute::Arithmetic arithmetic,
+                                         std::size_t rows, int rounds) {
+  std::vector<double> ratios = execute::measure_weight_reads(dtype, arithmetic, rows, rounds);
+  if (ratios.empty()) return;
+  const std::string name = fmt::format("weights in {}{}, {} row{}, over fp32", kvcast::name(dtype),
+                                       arithmetic == execute::Arithmetic::INT8 ? " in int8" : "",
+                                       rows, rows == 1 ? "" : "s");
+  weight_reads_.push_back({dtype, arithmetic, rows, {name, "", std::move(ratios)}});
 }
 
 /// Measures how well the ranks keep up with each other, layer by layer in the same passes.
@@ -400,6 +425,7 @@ void CalibrationBench::add_latencies(const PassSizes& sizes) {
     const auto& weight = pass.graph->tensor(node.inputs[1]).shape;
     return weight[0].at(pass.values) == hidden_size && weight[1].at(pass.values) == hidden_size;
   });
+  add_latency("decode attention operator", pass, is_attention);
   add_small("element-wise operator", timed_decode(narrow_eager_, sizes, step_repeats));
 }
 

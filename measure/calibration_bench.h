@@ -19,6 +19,8 @@ inline constexpr std::uint64_t rows_of_prefill[] = {64, 128, 512};
 /// Rows of products that are bound by arithmetic, and of those near the ridge of the roofline.
 inline constexpr std::uint64_t large_rows = 512;
 inline constexpr std::uint64_t ridge_rows[] = {8, 16, 32};
+/// Rows of the products that read weights as they are stored: one row reads them its own way.
+inline constexpr std::size_t rows_of_reads[] = {1, 4};
 /// The shortest prompt.
 inline constexpr std::uint64_t short_prompt = rows_of_prefill[0];
 /// Cache slots of the decode steps: far more than the caches of a core hold.
@@ -83,6 +85,14 @@ class CalibrationBench {
   const Samples& get(const std::string& name) const;
   const std::vector<Samples>& all() const { return samples_; }
   const std::vector<MatrixRate>& grid() const { return grid_; }
+  /// Reads of weights of each stored type, relative to fp32's (measure_weight_reads).
+  struct WeightReads {
+    DType dtype;
+    execute::Arithmetic arithmetic;
+    std::size_t rows;
+    Measurement ratio;
+  };
+  const std::vector<WeightReads>& weight_reads() const { return weight_reads_; }
   /// Roofs of fewer threads.
   const std::vector<Samples>& by_threads() const { return by_threads_; }
 
@@ -97,6 +107,7 @@ class CalibrationBench {
   static Samples& at(std::vector<Samples>& list, const std::string& name, const char* unit);
   Samples& at(const std::string& name, const char* unit) { return at(samples_, name, unit); }
   void time_lockstep();
+  void time_weight_reads(DType dtype, execute::Arithmetic arithmetic, std::size_t rows, int rounds);
   void time_decode(std::uint64_t rows, int threads);
   void time_prefill(std::uint64_t rows, int threads);
   /// What the wanted operators of a pass took together.
@@ -119,6 +130,7 @@ class CalibrationBench {
   std::vector<Samples> samples_;
   std::vector<Samples> by_threads_;
   std::vector<MatrixRate> grid_;
+  std::vector<WeightReads> weight_reads_;
 };
 
 }  // namespace kvcast::measure

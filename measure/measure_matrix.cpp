@@ -27,7 +27,8 @@ using execute::SessionOptions;
 using roofline::DesignPoint;
 
 constexpr std::string_view header =
-    "model,hardware,method,attention,elementwise,dtype,batch,prompt_len,output_len,ttft_s,tpot_s,"
+    "model,hardware,method,attention,elementwise,dtype,weight_dtype,arithmetic,cache_dtype,batch,"
+    "prompt_len,output_len,ttft_s,tpot_s,"
     "ttft_spread,tpot_spread,rounds,predicted_ttft_s,predicted_tpot_s,ttft_relative_error,"
     "tpot_relative_error,error\n";
 
@@ -65,10 +66,23 @@ std::vector<std::string> default_methods(const std::string& model, const Archite
   return methods;
 }
 
-Lowering lowering_of(Kernels attention) {
+/// As estimates have it; FP32: what the operands are.
+std::optional<DType> products_of(execute::Arithmetic arithmetic) {
+  switch (arithmetic) {
+    case execute::Arithmetic::BF16: return DType::BF16;
+    case execute::Arithmetic::INT8: return DType::INT8;
+    case execute::Arithmetic::FP32: break;
+  }
+  return {};
+}
+
+/// With weights in fp32.
+Lowering lowering_of(const MeasurePoint& p) {
   Lowering l;
-  l.attention = l.elementwise = attention;
-  l.weights = l.activations = l.cache = DType::FP32;
+  l.attention = l.elementwise = p.attention;
+  l.weights = l.activations = DType::FP32;
+  l.cache = p.cache;
+  l.products = products_of(p.arithmetic);
   return l;
 }
 
@@ -77,7 +91,7 @@ roofline::Configuration configuration_of(const MeasurePoint& p, const Catalog& c
   roofline::Configuration c;
   c.architecture = load_model(catalog, p.model);
   c.methods = parse_methods(p.method);
-  c.lowering = lowering_of(p.attention);
+  c.lowering = lowering_of(p);
   c.hardware = hardware;
   c.find_model = [catalog](const std::string& name) { return load_model(catalog, name); };
   return c;
@@ -114,8 +128,9 @@ std::string fingerprint_of(const std::vector<MeasurePoint>& points, const Measur
   FnvHash hash;
   bool any_ranks = false;
   for (const MeasurePoint& p : points) {
-    hash.add(fmt::format("{}|{}|{}|{}|{}|{};", p.model, p.method, attention_name(p.attention),
-                         p.size.batch, p.size.prompt_len, p.size.output_len));
+    hash.add(fmt::format("{}|{}|{}|{}|{}|{}|{}|{};", p.model, p.method, attention_name(p.attention),
+                         execute::name(p.arithmetic), name(p.cache), p.size.batch,
+                         p.size.prompt_len, p.size.output_len));
     any_ranks |= num_ranks(p) > 1;
   }
   hash.add(fmt::format("{}|{}|{}|{}|{}", o.hardware.name, fingerprint(o.hardware), o.seed, o.rounds,
@@ -144,6 +159,12 @@ class Subject {
     checkpoint_.emplace(open(p.model, catalog, o.seed));
     session_options_.methods = configuration_.methods;
     session_options_.attention = session_options_.elementwise = p.attention;
+    session_options_.arithmetic = p.arithmetic;
+    session_options_.cache = p.cache;
+    if (has_weights(p.model)) {
+      session_options_.weights = execute::stored_weight_types(*checkpoint_);
+      configuration_.lowering.weights = run_weight_types(configuration_.architecture, p.model);
+    }
     session_options_.open = [catalog, seed = o.seed](const std::string& name) {
       return open(name, catalog, seed);
     };
@@ -162,6 +183,20 @@ class Subject {
       spec.options.emplace_back("revive", fmt::format("{:.4f}", revived_.later_steps));
     }
     return methods;
+  }
+
+  /// The type of most weights: of a GGUF file's, else of the bytes that a session has.
+  DType weights() const {
+    const auto& stored = configuration_.architecture.stored_weights;
+    DType most = DType::FP32;
+    if (session_ == nullptr) return most;
+    if (stored && stored->in_file != nullptr) return stored->main;
+    std::uint64_t bytes = 0;
+    for (const auto& [dtype, packed] : session_->weights().packed()) {
+      if (packed.bytes > bytes) most = dtype;
+      bytes = std::max(bytes, packed.bytes);
+    }
+    return most;
   }
 
   RunSeconds predicted(const roofline::DesignPoint& size) const {
@@ -234,12 +269,13 @@ class Subject {
 };
 
 /// A row of the CSV; `error`: why there are no times. Missing values are empty cells.
-std::string row_text(const MeasurePoint& p, const std::string& method, const std::string& device,
-                     const MeasuredRounds& measured, const RunSeconds& predicted,
-                     std::string error) {
+std::string row_text(const MeasurePoint& p, const std::string& method, DType weights,
+                     const std::string& device, const MeasuredRounds& measured,
+                     const RunSeconds& predicted, std::string error) {
   CsvText csv;
   csv.cell(p.model).cell(device).cell(method).cell(attention_name(p.attention));
-  csv.cell(elementwise_name(p.attention)).cell("fp32");
+  csv.cell(elementwise_name(p.attention)).cell("fp32").cell(name(weights));
+  csv.cell(execute::name(p.arithmetic)).cell(name(p.cache));
   csv.cell(p.size.batch).cell(p.size.prompt_len).cell(p.size.output_len);
   const RunSeconds median{measured.ttft.median(), measured.tpot.median()};
   const std::size_t rounds = measured.ttft.seconds.size();
@@ -259,10 +295,12 @@ std::string row_text(const MeasurePoint& p, const std::string& method, const std
 void tell_unsettled(const MeasurePoint& p, const MeasuredRounds& m, const MeasureOptions& o) {
   const bool ttft = m.tpot.seconds.empty() || m.ttft.spread() >= m.tpot.spread();
   const std::string what = fmt::format(
-      "{} {} {}, batch {}, prompt {}: the middle half of {} {}s spreads over {:.0f} % of their "
+      "{} {} {}, {} with a cache in {}, batch {}, prompt {}: the middle half of {} {}s spreads "
+      "over {:.0f} % of their "
       "median",
-      p.model, p.method, attention_name(p.attention), p.size.batch, p.size.prompt_len,
-      m.ttft.seconds.size(), ttft ? "TTFT" : "TPOT", 100 * m.spread());
+      p.model, p.method, attention_name(p.attention), execute::name(p.arithmetic), name(p.cache),
+      p.size.batch, p.size.prompt_len, m.ttft.seconds.size(), ttft ? "TTFT" : "TPOT",
+      100 * m.spread());
   if (o.on_unsettled) return o.on_unsettled(what);
   throw Error(
       fmt::format("the machine is too noisy: {}, more than {:.0f} %; the rows before it are "
@@ -272,7 +310,8 @@ void tell_unsettled(const MeasurePoint& p, const MeasuredRounds& m, const Measur
 }
 
 bool same_subject(const MeasurePoint& a, const MeasurePoint& b) {
-  return a.model == b.model && a.method == b.method && a.attention == b.attention;
+  return a.model == b.model && a.method == b.method && a.attention == b.attention &&
+         a.arithmetic == b.arithmetic && a.cache == b.cache;
 }
 
 }  // namespace
@@ -285,8 +324,14 @@ std::uint64_t num_ranks(const MeasurePoint& point) {
 bool has_weights(const std::string& model) {
   const std::filesystem::path folder(model);
   std::error_code ec;
-  return std::filesystem::exists(folder / "model.safetensors", ec) ||
+  return folder.extension() == ".gguf" ||
+         std::filesystem::exists(folder / "model.safetensors", ec) ||
          std::filesystem::exists(folder / "model.safetensors.index.json", ec);
+}
+
+WeightTypes run_weight_types(const Architecture& a, const std::string& model) {
+  if (a.stored_weights && a.stored_weights->in_file != nullptr) return *a.stored_weights;
+  return execute::stored_weight_types(Checkpoint(model));
 }
 
 std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog& catalog) {
@@ -297,24 +342,34 @@ std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog&
       or_default(axes.prompt_len, axes.quick ? std::vector<std::uint64_t>{64, 384}
                                              : std::vector<std::uint64_t>{128, 512, 1024});
   const auto kernels = or_default(axes.attention, {Kernels::Fused, Kernels::Eager});
+  const auto every_arithmetic = or_default(axes.arithmetic, {execute::Arithmetic::FP32});
+  const auto caches = or_default(axes.caches, {DType::FP32});
   std::vector<MeasurePoint> points;
+  const auto add_sizes = [&](MeasurePoint p, const Architecture& a, const Recording& recording) {
+    for (const std::uint64_t batch : batches) {
+      for (const std::uint64_t prompt_len : prompts) {
+        p.size = {batch, prompt_len, axes.output_len};
+        const std::uint64_t positions = a.decoder.position_rows;
+        if (positions > 0 && prompt_len + axes.output_len > positions) continue;
+        if (default_sizes && batch * prompt_len > most_default_tokens) continue;
+        if (execute::runs_one_by_one(recording, made_up_request(p.size, a.vocab_size))) continue;
+        points.push_back(p);
+      }
+    }
+  };
   for (const std::string& model : or_default(axes.models, axes.quick ? quick_models : all_models)) {
     const Architecture a = load_model(catalog, model);
     for (const std::string& method :
          or_default(axes.methods, default_methods(model, a, axes.ranks))) {
       for (const Kernels attention : kernels) {
-        MeasurePoint p{model, to_string(parse_methods(method)), attention, {}};
+        MeasurePoint p{model, to_string(parse_methods(method)), attention};
         const auto recording = find_recording(configuration_of(p, catalog, {}));
         if (!recording) continue;
-        for (const std::uint64_t batch : batches) {
-          for (const std::uint64_t prompt_len : prompts) {
-            p.size = {batch, prompt_len, axes.output_len};
-            const std::uint64_t positions = a.decoder.position_rows;
-            if (positions > 0 && prompt_len + axes.output_len > positions) continue;
-            if (default_sizes && batch * prompt_len > most_default_tokens) continue;
-            if (execute::runs_one_by_one(*recording, made_up_request(p.size, a.vocab_size)))
-              continue;
-            points.push_back(p);
+        for (const execute::Arithmetic arithmetic : every_arithmetic) {
+          for (const DType cache : caches) {
+            p.arithmetic = arithmetic;
+            p.cache = cache;
+            add_sizes(p, a, *recording);
           }
         }
       }
@@ -352,7 +407,8 @@ MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& cat
         const bool ran = !measured.ttft.seconds.empty();
         if (ran && !measured.settled()) tell_unsettled(p, measured, options);
         const std::string method = ran ? to_string(subject->methods()) : p.method;
-        return row_text(p, method, hardware_of(p, options).name, measured, predicted,
+        const DType weights = subject == nullptr ? DType::FP32 : subject->weights();
+        return row_text(p, method, weights, hardware_of(p, options).name, measured, predicted,
                         std::move(error));
       });
 }

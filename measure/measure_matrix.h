@@ -10,6 +10,7 @@
 
 #include "measure/measured_rows.h"
 #include "measure/rounds.h"
+#include "model/execute/narrow_product.h"
 #include "model/forward/recorder.h"
 #include "model/io/weights/catalog.h"
 #include "roofline/forecast.h"
@@ -21,20 +22,27 @@ struct MeasurePoint {
   std::string model;   ///< catalog name, configuration or checkpoint folder
   std::string method;  ///< as parse_methods takes it
   Kernels attention = Kernels::Fused;
-  roofline::DesignPoint size;
+  execute::Arithmetic arithmetic = execute::Arithmetic::FP32;
+  DType cache = DType::FP32;
+  roofline::DesignPoint size = {};
 };
 
 /// How many ranks read the prompt: 1 for methods of one process.
 std::uint64_t num_ranks(const MeasurePoint& point);
 
-/// Whether a model is a folder with weights. Other models get random weights.
+/// Whether a model is a GGUF file or a folder with weights, which runs keep as they are stored.
+/// Other models get random weights.
 bool has_weights(const std::string& model);
+/// The types that runs keep the weights of such a model in.
+WeightTypes run_weight_types(const Architecture& a, const std::string& model);
 
 /// What the matrix spans; an empty list stands for its default.
 struct MeasureAxes {
   std::vector<std::string> models = {};   ///< smollm2-135m ... tinyllama-1.1b
   std::vector<std::string> methods = {};  ///< default: a list by model that needs no other files
   std::vector<Kernels> attention = {};    ///< both
+  std::vector<execute::Arithmetic> arithmetic = {};  ///< fp32
+  std::vector<DType> caches = {};                    ///< fp32
   std::vector<std::uint64_t> batch = {};
   std::vector<std::uint64_t> prompt_len = {};
   std::uint64_t output_len = 16;

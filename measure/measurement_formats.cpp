@@ -35,7 +35,8 @@ MeasuredRow row_of(const MeasurementFields& fields, const MeasurementDefaults& d
 
 constexpr const char* own_columns =
     "id model hardware engine engine_version method attention elementwise dtype weight_dtype "
-    "activation_dtype cache_dtype logits batch prompt_len output_len num_devices tp ttft_s tpot_s "
+    "activation_dtype arithmetic cache_dtype logits batch prompt_len output_len num_devices tp "
+    "ttft_s tpot_s "
     "request_s metric value unit includes distrusted derived source date note error "
     "predicted_ttft_s predicted_tpot_s "
     "ttft_relative_error tpot_relative_error ttft_spread tpot_spread rounds compute_rate "
@@ -142,6 +143,11 @@ void set_own_lowering(const MeasurementFields& f, MeasuredRow& row) {
   set(f, "weight_dtype", parse_dtype, l.weights);
   set(f, "activation_dtype", parse_dtype, l.activations);
   set(f, "cache_dtype", parse_dtype, l.cache);
+  if (f.text_or("arithmetic", "fp32") != "fp32") {
+    set(
+        f, "arithmetic", [](const std::string& word) { return std::optional(parse_dtype(word)); },
+        l.products);
+  }
 }
 
 MeasuredRow own_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {

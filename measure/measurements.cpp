@@ -101,6 +101,7 @@ std::string run_of(const MeasuredRow& r) {
       r.model, r.hardware, r.method, attention_name(l.attention), elementwise_name(l.elementwise),
       l.weights.text, kvcast::name(l.activations), kvcast::name(l.cache), r.size.batch,
       r.size.prompt_len, r.size.output_len);
+  if (l.products) run += fmt::format(", products in {}", kvcast::name(*l.products));
   if (!r.engine.empty()) run += fmt::format(", engine {} {}", r.engine, r.engine_version);
   if (r.kernel) {
     const roofline::Kernel& k = *r.kernel;

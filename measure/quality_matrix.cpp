@@ -23,8 +23,10 @@ using execute::Session;
 using execute::SessionOptions;
 
 constexpr std::string_view header =
-    "task,sample,method,family,keep,prompt_len,kept_tokens,positions,agreement,correct,kl_nats,"
-    "cross_entropy_nats,base_cross_entropy_nats,answered,ttft_s\n";
+    "task,sample,method,family,keep,weights,arithmetic,cache_dtype,prompt_len,kept_tokens,"
+    "positions,"
+    "agreement,correct,kl_nats,cross_entropy_nats,base_cross_entropy_nats,answered,ttft_s,tpot_s,"
+    "memory_bytes\n";
 constexpr std::string_view placeholder = "{keep}";
 
 /// "keep={keep}" where the method takes a share and has none.
@@ -74,10 +76,21 @@ std::string family_of(const std::string& word) {
   return to_string(methods);
 }
 
-SessionOptions session_options(const QualityMethod& method) {
+const Checkpoint& checkpoint_of(const QualityMethod& method, const Checkpoint& base) {
+  return method.types.checkpoint == nullptr ? base : *method.types.checkpoint;
+}
+
+SessionOptions session_options(const QualityMethod& method, const Checkpoint& base) {
   SessionOptions o;
   o.methods = parse_methods(method.method);
+  o.weights = execute::stored_weight_types(checkpoint_of(method, base));
+  o.arithmetic = method.types.arithmetic;
+  o.cache = method.types.cache;
   return o;
+}
+
+std::string file_name(const Checkpoint& checkpoint) {
+  return checkpoint.path().filename().string();
 }
 
 struct Distribution {
@@ -96,8 +109,10 @@ Distribution distribution_of(std::span<const float> logits) {
 /// A session that reads samples' prompts and then their continuations, token by token.
 class Reader {
  public:
-  Reader(const Checkpoint& checkpoint, const QualityMethod& method, const QualityOptions& options)
-      : options_(options), session_(checkpoint, session_options(method)) {}
+  Reader(const Checkpoint& base, const QualityMethod& method, const QualityOptions& options)
+      : options_(options), session_(checkpoint_of(method, base), session_options(method, base)) {}
+
+  std::uint64_t weight_bytes() const { return session_.weight_bytes(); }
 
   /// A warm-up run, which allocates memory.
   void warm_up(const QualitySample& sample) {
@@ -145,17 +160,22 @@ void check_memory(const Checkpoint& checkpoint, std::span<const QualitySample> s
               "at most half of this machine's memory: fewer samples or shorter continuations");
 }
 
-std::string row_text(const QualityMethod& m, const QualitySample& s, const NextTokens& base,
-                     const NextTokens& ours, const Generation& g) {
+/// `memory_bytes`: of weights and cache.
+std::string row_text(const QualityMethod& m, const std::string& weights, const QualitySample& s,
+                     const NextTokens& base, const NextTokens& ours, const Generation& g,
+                     std::uint64_t memory_bytes) {
   const auto n = static_cast<double>(ours.positions);
   CsvText csv;
-  csv.cell(s.task).cell(s.name).cell(m.method).cell(m.family);
-  csv.cell(m.keep).cell(s.prompt.size());
+  csv.cell(s.task).cell(s.name).cell(m.label(m.method)).cell(m.label(m.family)).cell(m.keep);
+  csv.cell(weights).cell(execute::name(m.types.arithmetic)).cell(name(m.types.cache));
+  csv.cell(s.prompt.size());
   g.kept.empty() ? csv.missing_cell() : csv.cell(g.kept[0].size());
   csv.cell(ours.positions).cell(static_cast<double>(ours.agreeing) / n);
   csv.cell(static_cast<double>(ours.correct) / n).cell(ours.kl_nats / n);
   csv.cell(ours.cross_entropy_nats / n).cell(base.cross_entropy_nats / n);
   csv.cell(ours.all_correct() ? 1 : 0).cell(g.ttft_s);
+  g.decode_steps > 0 ? csv.cell(g.tpot_s) : csv.missing_cell();
+  csv.cell(memory_bytes);
   csv.end_row();
   return csv.text();
 }
@@ -189,7 +209,9 @@ class Rows {
       add_position(base, row, row, sample.continuation[p]);
       add_position(ours, row, found.subspan(p * vocab, vocab), sample.continuation[p]);
     }
-    return row_text(methods_[method_], sample, base, ours, g);
+    const QualityMethod& m = methods_[method_];
+    return row_text(m, file_name(checkpoint_of(m, checkpoint_)), sample, base, ours, g,
+                    reader_->weight_bytes() + g.kv_cache_bytes);
   }
 
  private:
@@ -225,7 +247,10 @@ std::string fingerprint_of(const Checkpoint& checkpoint, std::span<const Quality
   FnvHash hash;
   const auto add = [&](const std::string& text) { hash.add(text.c_str(), text.size() + 1); };
   add(checkpoint.path().string());
-  for (const QualityMethod& m : methods) add(m.method);
+  for (const QualityMethod& m : methods) {
+    add(m.label(m.method));
+    add(checkpoint_of(m, checkpoint).path().string());
+  }
   for (const QualitySample& s : samples) {
     add(s.name);
     for (const auto* ids : {&s.prompt, &s.continuation}) {
@@ -276,6 +301,33 @@ std::vector<QualityMethod> quality_methods(std::span<const std::string> methods,
   return all;
 }
 
+std::string QualityMethod::label(const std::string& of) const {
+  std::string differing;
+  const auto add = [&](std::string_view type) {
+    differing += (differing.empty() ? " [" : " ") + std::string(type);
+  };
+  if (types.checkpoint != nullptr) add(file_name(*types.checkpoint));
+  if (types.arithmetic != execute::Arithmetic::FP32) add(execute::name(types.arithmetic));
+  if (types.cache != DType::FP32) add("cache " + std::string(name(types.cache)));
+  return of + differing + (differing.empty() ? "" : "]");
+}
+
+std::vector<QualityMethod> with_types(std::span<const QualityMethod> methods,
+                                      std::span<const NumberTypes> types) {
+  std::vector<QualityMethod> all(methods.begin(), methods.end());
+  for (const NumberTypes& t : types) {
+    if (t.checkpoint == nullptr && t.arithmetic == execute::Arithmetic::FP32 &&
+        t.cache == DType::FP32) {
+      continue;
+    }
+    for (QualityMethod m : methods) {
+      m.types = t;
+      all.push_back(std::move(m));
+    }
+  }
+  return all;
+}
+
 MeasuredRows measure_quality(const Checkpoint& checkpoint, std::span<const QualityMethod> methods,
                              std::span<const QualitySample> samples,
                              const QualityOptions& options) {
@@ -283,11 +335,18 @@ MeasuredRows measure_quality(const Checkpoint& checkpoint, std::span<const Quali
     throw Error(checkpoint.path().string(), "an encoder-decoder model", "a decoder-only model");
   }
   if (samples.empty()) throw Error("samples", "none", "a text or needles");
-  KVCAST_ASSERT(!methods.empty() && methods[0].method == "plain");
+  KVCAST_ASSERT(!methods.empty() && methods[0].label(methods[0].method) == "plain");
   std::set<std::uint64_t> prompt_lens;
   for (const QualitySample& s : samples) prompt_lens.insert(s.prompt.size());
   for (const QualityMethod& m : methods) {
-    execute::check_checkpoint(checkpoint, session_options(m), prompt_lens);
+    const Checkpoint& own = checkpoint_of(m, checkpoint);
+    if (own.architecture().vocab_size != checkpoint.architecture().vocab_size) {
+      throw Error(own.path().string(),
+                  fmt::format("{} tokens in the vocabulary", own.architecture().vocab_size),
+                  fmt::format("the {} of {}", checkpoint.architecture().vocab_size,
+                              checkpoint.path().string()));
+    }
+    execute::check_checkpoint(own, session_options(m, checkpoint), prompt_lens);
   }
   check_memory(checkpoint, samples);
   Rows rows(checkpoint, methods, samples, options);

@@ -13,10 +13,22 @@
 
 namespace kvcast::measure {
 
+/// What a model's weights, products and cache are numbers of.
+struct NumberTypes {
+  const Checkpoint* checkpoint = nullptr;  ///< the model with other weights; null: the base
+  execute::Arithmetic arithmetic = execute::Arithmetic::FP32;
+  DType cache = DType::FP32;
+};
+
 struct QualityMethod {
   std::string method;  ///< as parse_methods takes it
   std::string family;  ///< without the options that the keep rate is in: "specprefill:lookahead=4"
   std::string keep;    ///< the keep rate that it was made with; empty: none
+  NumberTypes types = {};
+
+  /// The method, or its family, and in brackets the types that differ from the base's: "plain
+  /// [q8_0.gguf int8]".
+  std::string label(const std::string& of) const;
 };
 
 /// How a method's next tokens differ from the base model's: sums over a continuation's positions.
@@ -41,6 +53,9 @@ void add_position(NextTokens& sums, std::span<const float> base, std::span<const
 /// for rates that are no fractions above 0 and up to 1.
 std::vector<QualityMethod> quality_methods(std::span<const std::string> methods,
                                            std::span<const std::string> rates);
+/// Each method with each of the types, those of the base before all.
+std::vector<QualityMethod> with_types(std::span<const QualityMethod> methods,
+                                      std::span<const NumberTypes> types);
 
 struct QualityOptions : MeasuredRowsOptions {
   std::vector<execute::TokenId> stop_tokens = {};  ///< end a speculator's look-ahead
@@ -48,8 +63,9 @@ struct QualityOptions : MeasuredRowsOptions {
 
 /// The base model reads each sample's prompt and then the continuation, token by token; so does
 /// the model under each method, and where both say what comes next they are compared. Each method
-/// runs once before the first timed run. Throws Error before anything runs when a method does not
-/// fit the model or its files are wrong, and as SweepFile does.
+/// runs once before the first timed run. The first method is plain with the base's types. Throws
+/// Error before anything runs when a method or a type does not fit the model or its files are
+/// wrong, and as SweepFile does.
 MeasuredRows measure_quality(const Checkpoint& checkpoint, std::span<const QualityMethod> methods,
                              std::span<const QualitySample> samples, const QualityOptions& options);
 

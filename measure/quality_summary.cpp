@@ -35,10 +35,12 @@ struct Samples {
   double answered = 0;
 };
 
-std::map<std::string, double> median_ttft(const CsvTable& table) {
+/// Of each method that has the number; files of earlier versions lack some columns.
+std::map<std::string, double> medians_of(const CsvTable& table, std::string_view column) {
   std::map<std::string, std::vector<double>> times;
+  if (column != "ttft_s" && !table.has_column(column)) return {};
   for (const CsvRow& row : table.rows()) {
-    times[row.text("method")].push_back(row.number("ttft_s"));
+    if (!row.text(column).empty()) times[row.text("method")].push_back(row.number(column));
   }
   std::map<std::string, double> medians;
   for (auto& [method, values] : times) medians[method] = median(std::move(values));
@@ -50,18 +52,17 @@ double badness(const QualityRow& r) {
   return r.task == "needle" ? -r.answered.mean : r.kl_nats.mean;
 }
 
-void find_front(std::vector<QualityRow>& rows) {
-  for (QualityRow& r : rows) {
-    r.on_front = std::none_of(rows.begin(), rows.end(), [&](const QualityRow& other) {
-      if (other.task != r.task || other.ttft_s > r.ttft_s || badness(other) > badness(r)) {
-        return false;
-      }
-      return other.ttft_s < r.ttft_s || badness(other) < badness(r);
-    });
-  }
-}
-
 }  // namespace
+
+bool is_on_front(const QualityRow& row, std::span<const QualityRow> rows,
+                 double QualityRow::*cost) {
+  return std::none_of(rows.begin(), rows.end(), [&](const QualityRow& other) {
+    if (other.task != row.task || other.*cost > row.*cost || badness(other) > badness(row)) {
+      return false;
+    }
+    return other.*cost < row.*cost || badness(other) < badness(row);
+  });
+}
 
 Interval mean_interval(std::span<const double> samples) {
   KVCAST_ASSERT(!samples.empty());
@@ -91,7 +92,14 @@ Interval share_interval(double hits, double samples) {
 std::vector<QualityRow> summarize_quality(const std::filesystem::path& csv,
                                           const std::filesystem::path& times) {
   const CsvTable table = CsvTable::read(csv);
-  const auto ttft = median_ttft(times.empty() ? table : CsvTable::read(times));
+  const CsvTable timed = times.empty() ? table : CsvTable::read(times);
+  const auto ttft = medians_of(timed, "ttft_s");
+  const auto tpot = medians_of(timed, "tpot_s");
+  const auto memory = medians_of(table, "memory_bytes");
+  const auto found = [](const std::map<std::string, double>& medians, const std::string& method) {
+    const auto at = medians.find(method);
+    return at == medians.end() ? no_value : at->second;
+  };
   std::vector<QualityRow> rows;
   std::vector<Samples> samples;
   for (const CsvRow& row : table.rows()) {
@@ -132,8 +140,10 @@ std::vector<QualityRow> summarize_quality(const std::filesystem::path& csv,
     }
     r.ttft_s = time->second;
     r.ttft_speedup = plain->second / time->second;
+    r.tpot_s = found(tpot, r.method);
+    r.memory_bytes = found(memory, r.method);
   }
-  find_front(rows);
+  for (QualityRow& r : rows) r.on_front = is_on_front(r, rows, &QualityRow::ttft_s);
   return rows;
 }
 

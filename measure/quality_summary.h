@@ -38,10 +38,14 @@ struct QualityRow {
   Interval answered = {};  ///< share of samples whose every token is the most likely one
   double ttft_s = 0;       ///< median
   double ttft_speedup = 1;
-  /// No other method on the task is as fast and as good, better in one: by KL divergence, for
-  /// needles by the share answered.
-  bool on_front = false;
+  double tpot_s = no_value;        ///< median
+  double memory_bytes = no_value;  ///< of weights and cache
+  bool on_front = false;           ///< is_on_front() by TTFT
 };
+
+/// Whether no other method on the row's task costs as little and is as good, better in one: by KL
+/// divergence, for needles by the share answered.
+bool is_on_front(const QualityRow& row, std::span<const QualityRow> rows, double QualityRow::*cost);
 
 /// From a file of measure_quality, tasks and methods in its order; TTFT from the rows of `times`,
 /// another such file, unless that is empty. Throws Error: no such file, other columns, a method

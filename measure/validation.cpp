@@ -10,6 +10,7 @@
 
 #include "measure/closed_loop.h"
 #include "measure/engine_match.h"
+#include "measure/measure_matrix.h"
 #include "measure/model_match.h"
 #include "model/base/error.h"
 #include "model/record/recording.h"
@@ -120,16 +121,24 @@ class Matcher {
     row.engine_version = engine.version;
     const Lowering& l = row.lowering;
     const std::string key = fmt::format(
-        "{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", to_string(row.parallelism), row.model, row.method,
+        "{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", to_string(row.parallelism), row.model, row.method,
         engine.name, engine.version, static_cast<int>(l.attention), static_cast<int>(l.elementwise),
-        l.weights.text, kvcast::name(l.activations), kvcast::name(l.cache), name(row.logits));
+        l.weights.text, kvcast::name(l.activations), kvcast::name(l.cache),
+        l.products ? kvcast::name(*l.products) : "", name(row.logits));
     check_devices(row, ranks);
     std::shared_ptr<const ForecastOn>& forecast = forecasts_[key];
     if (forecast != nullptr) return forecast;
+    Architecture architecture = load_model(catalog_, found, overrides);
+    Lowering lowering = l;
+    // kvcast's own runs: the row's type is that of most weights.
+    const bool is_stored = l.weights.is_uniform() && l.weights.main != DType::FP32;
+    if (l.activations == DType::FP32 && is_stored && has_weights(found)) {
+      lowering.weights = run_weight_types(architecture, found);
+    }
     forecast = std::make_shared<const ForecastOn>(forecast_on(
-        {.architecture = load_model(catalog_, found, overrides),
+        {.architecture = std::move(architecture),
          .methods = methods,
-         .lowering = l,
+         .lowering = std::move(lowering),
          .logits = row.logits,
          .hardware = {},
          // A copy of the catalog: forecasts may be made again after it is gone.
@@ -303,27 +312,29 @@ std::string source_key(std::string_view source) {
 nlohmann::ordered_json case_json(const ValidationCase& c) {
   const MeasuredRow& r = c.row;
   const Lowering& l = r.lowering;
-  return {{"id", r.id},
-          {"model", r.model},
-          {"hardware", r.hardware},
-          {"engine", r.engine},
-          {"engine_version", r.engine_version},
-          {"method", r.method},
-          {"attention", attention_name(l.attention)},
-          {"elementwise", elementwise_name(l.elementwise)},
-          {"weight_dtype", l.weights.text},
-          {"activation_dtype", kvcast::name(l.operand_dtype())},
-          {"cache_dtype", kvcast::name(l.cache)},
-          {"logits", name(r.logits)},
-          {"batch", r.size.batch},
-          {"prompt_len", r.size.prompt_len},
-          {"output_len", r.size.output_len},
-          {"metric", name(c.metric)},
-          {"predicted", c.predicted},
-          {"measured", c.measured},
-          {"relative_error", c.relative_error()},
-          {"source", source_key(r.source)},
-          {"place", r.place}};
+  nlohmann::ordered_json j{{"id", r.id},
+                           {"model", r.model},
+                           {"hardware", r.hardware},
+                           {"engine", r.engine},
+                           {"engine_version", r.engine_version},
+                           {"method", r.method},
+                           {"attention", attention_name(l.attention)},
+                           {"elementwise", elementwise_name(l.elementwise)},
+                           {"weight_dtype", l.weights.text},
+                           {"activation_dtype", kvcast::name(l.operand_dtype())}};
+  if (l.products) j["arithmetic"] = kvcast::name(*l.products);
+  j.update({{"cache_dtype", kvcast::name(l.cache)},
+            {"logits", name(r.logits)},
+            {"batch", r.size.batch},
+            {"prompt_len", r.size.prompt_len},
+            {"output_len", r.size.output_len},
+            {"metric", name(c.metric)},
+            {"predicted", c.predicted},
+            {"measured", c.measured},
+            {"relative_error", c.relative_error()},
+            {"source", source_key(r.source)},
+            {"place", r.place}});
+  return j;
 }
 
 double percentile_90(std::span<const double> relative_errors) {

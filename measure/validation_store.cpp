@@ -65,8 +65,10 @@ std::string dtypes_text(const Lowering& l) {
   const std::string_view weights = dtype_text(l.weights.main);
   const std::string_view activations = dtype_text(l.operand_dtype());
   const std::string_view cache = dtype_text(l.cache);
-  if (weights == activations && weights == cache) return std::string(weights);
-  return fmt::format("{} weights, {} activations, {} cache", weights, activations, cache);
+  const bool other_products = l.products && *l.products != l.operand_dtype();
+  if (weights == activations && weights == cache && !other_products) return std::string(weights);
+  return fmt::format("{} weights, {} activations, {}{} cache", weights, activations,
+                     other_products ? fmt::format("{} products, ", name(*l.products)) : "", cache);
 }
 
 Estimated estimated(const ValidationCase& c, const Devices& devices) {
@@ -214,9 +216,11 @@ void ValidationStore::add_row(const JsonObject& row, const JsonObject& devices,
     return parse_dtype(word);
   };
   setup.weights = weights_text(dtype("weight_dtype"));
-  setup.dtypes = dtypes_text({.weights = dtype("weight_dtype"),
-                              .activations = dtype("activation_dtype"),
-                              .cache = dtype("cache_dtype")});
+  Lowering lowering{.weights = dtype("weight_dtype"),
+                    .activations = dtype("activation_dtype"),
+                    .cache = dtype("cache_dtype")};
+  if (row.has("arithmetic")) lowering.products = dtype("arithmetic");
+  setup.dtypes = dtypes_text(lowering);
   setup.engine = row.text("engine");
   setup.attention = row.text("attention");
   setup.method = row.text("method");

@@ -85,6 +85,10 @@ struct Hardware {
   std::optional<Sourced> product_bandwidth;
   /// The same where weights have fewer bits than the activations that they are multiplied with.
   std::optional<Sourced> quantized_product_bandwidth;
+  /// Reads of weights that are stored in a type narrower than the activations and unpacked on the
+  /// way, by that type; and where products are in int8. By length: of rows.
+  std::map<DType, Sourced> weight_bandwidth;
+  std::map<DType, Sourced> int8_weight_bandwidth;
   // Of grouped products, by the rows of one expert; those of products if absent.
   std::map<DType, Sourced> expert_rate;
   std::optional<Sourced> expert_bandwidth;

@@ -185,14 +185,29 @@ bool dequantizes(const Graph& graph, const Node& node, const Lowering& lowering)
          is_quantized(graph.tensor(node.inputs[1]).dtype) && !is_decode_step(graph);
 }
 
+/// Of the weights of a product; none: it has none.
+std::optional<DType> weight_dtype(const Graph& graph, const Node& node) {
+  const bool grouped = std::holds_alternative<ExpertLinear>(node.op);
+  if (!grouped && !std::holds_alternative<Linear>(node.op)) return {};
+  return graph.tensor(node.inputs[grouped ? 2 : 1]).dtype;
+}
+
+/// See OpCost::stored_weights.
+std::optional<DType> stored_weights(const Graph& graph, const Node& node,
+                                    const Lowering& lowering) {
+  const std::optional<DType> dtype = weight_dtype(graph, node);
+  const bool narrow =
+      dtype && bits_per_element(*dtype) < bits_per_element(lowering.operand_dtype());
+  return narrow ? dtype : std::nullopt;
+}
+
 /// See OpCost::products. Operands are quantised for weights that are no wider.
 std::optional<DType> other_products(const Graph& graph, const Node& node,
                                     const Lowering& lowering) {
   if (!is_quantized(lowering.operand_dtype()) || lowering.weights.is_uniform()) return {};
-  const bool grouped = std::holds_alternative<ExpertLinear>(node.op);
-  if (!grouped && !std::holds_alternative<Linear>(node.op)) return {};
-  const TensorInfo& weight = graph.tensor(node.inputs[grouped ? 2 : 1]);
-  const DType own = product_dtype(lowering.operand_dtype(), weight.dtype);
+  const std::optional<DType> weights = weight_dtype(graph, node);
+  if (!weights) return {};
+  const DType own = product_dtype(lowering.operand_dtype(), *weights);
   const bool usual = own == product_dtype(lowering.operand_dtype(), lowering.weights.main);
   return usual ? std::nullopt : std::optional(own);
 }
@@ -306,6 +321,7 @@ OpGroup group_of(const Graph& graph, const std::vector<std::size_t>& nodes,
     g.measured_loads = experts->measured_loads;
   }
   g.products = other_products(graph, node, lowering);
+  g.stored_weights = stored_weights(graph, node, lowering);
   g.count = 1;
   return g;
 }

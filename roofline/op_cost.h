@@ -68,6 +68,10 @@ struct OpCost {
   bool measured_loads = false;
   /// Of a product that multiplies another type than most: Rates::other_products.
   std::optional<DType> products = {};
+  /// Of a product with weights narrower than its operands: their type, and how many of `bytes` they
+  /// are (Rates::weight_bandwidth).
+  std::optional<DType> stored_weights = {};
+  Count weight_bytes = {};
   std::optional<CollectiveCall> collective = {};
   std::strong_ordering operator<=>(const OpCost&) const = default;
 };
@@ -92,13 +96,19 @@ struct OpGroup {
   Count groups;
   bool measured_loads = false;
   std::optional<DType> products = {};
+  std::optional<DType> stored_weights = {};
   std::optional<CollectiveCall> collective = {};  ///< whose bytes are not in `work`
   std::uint64_t count = 0;
 
+  Count stored_weight_bytes() const {
+    return stored_weights ? work.read[static_cast<std::size_t>(Storage::Weights)] : Count();
+  }
   OpCost cost() const {
-    return {work.flops,     work.bytes(), rate_class,         bandwidth_class, reread_bytes,
-            broadcast,      sharing,      intermediate_bytes, length,          groups,
-            measured_loads, products,     collective};
+    return {work.flops,      work.bytes(),          rate_class,
+            bandwidth_class, reread_bytes,          broadcast,
+            sharing,         intermediate_bytes,    length,
+            groups,          measured_loads,        products,
+            stored_weights,  stored_weight_bytes(), collective};
   }
 };
 

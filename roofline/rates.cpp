@@ -93,6 +93,13 @@ class RateBuilder {
     note(name, peak, factor.value, factor);
     rates.factors.back().of_experts = true;
   }
+  /// Of weights in `dtype`, unless all have another one.
+  void stored(const std::string& name, DType dtype, const Sourced& factor,
+              const WeightTypes& weights) {
+    if (mode_ == Mode::SpeedOfLight || (weights.is_uniform() && weights.main != dtype)) return;
+    rates.weight_bandwidth[dtype] = {
+        {bandwidth(fmt::format("{} {}", name, kvcast::name(dtype)), &factor)}, curve(&factor)};
+  }
   double latency(const std::string& name, const Sourced& value) {
     return mode_ == Mode::SpeedOfLight ? 0 : as_given(name, value);
   }
@@ -261,6 +268,14 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
   } else {
     as_products(r.bytes_per_second);
     as_products(r.bytes_by_length);
+  }
+  for (const auto& [type, factor] : hw.weight_bandwidth) {
+    b.stored("weight_bandwidth", type, factor, weights);
+  }
+  if (products == DType::INT8) {
+    for (const auto& [type, factor] : hw.int8_weight_bandwidth) {
+      b.stored("int8_weight_bandwidth", type, factor, weights);
+    }
   }
   if (tiled_attention && hw.decode_attention_bandwidth) {
     stream(BandwidthClass::Decode, "decode_attention_bandwidth", &*hw.decode_attention_bandwidth);

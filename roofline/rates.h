@@ -66,6 +66,12 @@ struct Rates {
   /// Where operands are below 16 bits: of products whose weights have another type than most, and
   /// so multiply in that.
   std::map<DType, FlopsPerSecond> other_products;
+  /// Of weights by their stored type, where it was measured (OpCost::stored_weights).
+  struct WeightBandwidth {
+    BytesPerSecond bytes_per_second;
+    RateCurve by_rows;
+  };
+  std::map<DType, WeightBandwidth> weight_bandwidth;
   // Of grouped products instead of RateClass::Matrix; absent: the same.
   std::optional<ExpertRate> experts;
   std::optional<ExpertRate> quantized_experts;

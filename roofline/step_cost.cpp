@@ -282,7 +282,15 @@ StepEntry compile(const OpCost& cost, double count, const Rates& rates, Polynomi
   }
   e.works = !cost.collective || !cost.bytes.is_zero();
   e.compute_s = polynomials.add(cost.flops, cost.flops.is_zero() ? 0 : 1 / rate);
-  e.memory_s = polynomials.add(cost.bytes, 1 / bandwidth);
+  const auto stored = cost.stored_weights ? rates.weight_bandwidth.find(*cost.stored_weights)
+                                          : rates.weight_bandwidth.end();
+  if (stored == rates.weight_bandwidth.end()) {
+    e.memory_s = polynomials.add(cost.bytes, 1 / bandwidth);
+  } else {
+    e.memory_s = polynomials.add(cost.bytes - cost.weight_bytes, 1 / bandwidth);
+    e.memory_s.end =
+        polynomials.add(cost.weight_bytes, 1 / stored->second.bytes_per_second.value).end;
+  }
   if (!cost.reread_bytes.is_zero() && rates.on_chip_read_bytes_per_second > 0) {
     e.memory_s.end =
         polynomials.add(cost.reread_bytes, 1 / rates.on_chip_read_bytes_per_second).end;
@@ -313,7 +321,9 @@ StepEntry compile(const OpCost& cost, double count, const Rates& rates, Polynomi
     e.curves = {experts != nullptr
                     ? experts->by_rows
                     : rates.flops_by_length[static_cast<std::size_t>(cost.rate_class)],
-                rates.bytes_by_length[static_cast<std::size_t>(cost.bandwidth_class)]};
+                stored != rates.weight_bandwidth.end()
+                    ? stored->second.by_rows
+                    : rates.bytes_by_length[static_cast<std::size_t>(cost.bandwidth_class)]};
     e.grouped = !cost.groups.is_zero();
     if (!e.curves.are_flat() || e.grouped) e.length = polynomials.add(cost.length);
     if (e.grouped) {

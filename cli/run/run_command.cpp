@@ -279,6 +279,7 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
     j["profile_hardware"] = job.hardware->name;
     j["profile"] =
         profile_json(session, job.options, g, job.point.batch, prompt_len, *job.hardware);
+    j["packed_weights"] = packed_json(session.weights());
   }
   if (o.json) {
     print_json(j);
@@ -297,7 +298,10 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
     table.add({"bytes", std::to_string(g.analytic_bytes), std::to_string(g.counted.bytes())});
     print_text(table.text());
   }
-  if (o.profile) print_text(profile_text(j["profile"]));
+  if (o.profile) {
+    print_text(profile_text(j["profile"]));
+    print_text(packed_text(j["packed_weights"]));
+  }
   if (ranks != nullptr) {
     for (const ordered_json& rank : j["ranks"]) globals.say(rank_text(rank));
   }

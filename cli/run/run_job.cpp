@@ -37,15 +37,12 @@ WeightTypes parse_run_weights(const RunOptions& o, const Checkpoint& checkpoint)
   return execute::stored_weight_types(checkpoint);
 }
 
-execute::Arithmetic parse_arithmetic(const RunOptions& o) {
-  using execute::Arithmetic;
-  if (o.arithmetic == "fp32") return Arithmetic::FP32;
-  const std::string flag = "--arithmetic " + o.arithmetic;
-  if (o.arithmetic != "bf16" && o.arithmetic != "int8") {
-    throw Error("--arithmetic", o.arithmetic, "fp32, bf16 or int8");
+execute::Arithmetic parse_run_arithmetic(const RunOptions& o) {
+  const execute::Arithmetic a = execute::parse_arithmetic(o.arithmetic, "--arithmetic");
+  if (a != execute::Arithmetic::FP32 && o.dtype != "fp32") {
+    throw Error("--arithmetic " + o.arithmetic, "--dtype " + o.dtype, "fp32");
   }
-  if (o.dtype != "fp32") throw Error(flag, "--dtype " + o.dtype, "fp32");
-  return o.arithmetic == "bf16" ? Arithmetic::BF16 : Arithmetic::INT8;
+  return a;
 }
 
 /// Without this check the system would kill the process when memory runs out.
@@ -131,7 +128,7 @@ execute::SessionOptions session_options(const RunOptions& o, const Checkpoint& c
   s.loops = o.count ? execute::Loops::Counting : execute::Loops::Fast;
   s.dtype = parse_run_dtype(o.dtype);
   s.weights = parse_run_weights(o, checkpoint);
-  s.arithmetic = parse_arithmetic(o);
+  s.arithmetic = parse_run_arithmetic(o);
   if (!o.cache_dtype.empty()) s.cache = execute::parse_cache_dtype(o.cache_dtype, "--cache-dtype");
   s.logits = o.logits.empty() ? Logits::Last : Logits::All;
   s.decoder_tokens = decoder_tokens;

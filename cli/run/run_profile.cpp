@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "cli/frame/result.h"
 #include "model/execute/machine_probe.h"
 #include "roofline/step_cost.h"
@@ -124,6 +127,26 @@ ordered_json profile_json(const execute::Session& session, const execute::Sessio
               steps(1 + recording.prompt_slots.at(at_prompt), run.decode_steps),
               run.profile.decode_s);
   return profile.rows;
+}
+
+ordered_json packed_json(const execute::WeightStore& weights) {
+  ordered_json rows = ordered_json::array();
+  for (const auto& [dtype, packed] : weights.packed()) {
+    rows.push_back(
+        {{"dtype", name(dtype)}, {"matrices", packed.matrices}, {"bytes", packed.bytes}});
+  }
+  return rows;
+}
+
+std::string packed_text(const ordered_json& packed) {
+  std::vector<std::string> parts;
+  for (const ordered_json& row : packed) {
+    const auto matrices = row["matrices"].get<std::uint64_t>();
+    parts.push_back(fmt::format("{}{} in {} ({:.3g} MB)", matrices,
+                                parts.empty() ? (matrices == 1 ? " matrix" : " matrices") : "",
+                                row["dtype"].get<std::string>(), row["bytes"].get<double>() / 1e6));
+  }
+  return fmt::format("packed for products: {}\n", fmt::join(parts, ", "));
 }
 
 std::string profile_text(const ordered_json& rows) {

@@ -21,6 +21,10 @@ nlohmann::ordered_json profile_json(const execute::Session& session,
                                     const execute::SessionOptions& options,
                                     const execute::Generation& run, std::uint64_t batch,
                                     std::uint64_t prompt_len, const roofline::Hardware& hardware);
+/// The matrices that loading packed for products, by the type that they are kept in.
+nlohmann::ordered_json packed_json(const execute::WeightStore& weights);
+/// "packed for products: 180 matrices in q4_1 (60.3 MB), 1 in q8_0 (30.1 MB)"
+std::string packed_text(const nlohmann::ordered_json& packed);
 /// Of the prefill and the decode steps.
 std::string profile_text(const nlohmann::ordered_json& rows);
 

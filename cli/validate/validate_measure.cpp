@@ -11,6 +11,7 @@
 #include "measure/validation_store.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
+#include "model/execute/cache_rows.h"
 #include "model/execute/machine_probe.h"
 #include "model/io/files/atomic_file.h"
 #include "reports/plot/validation_plots.h"
@@ -29,6 +30,16 @@ MeasureAxes parse_axes(const ValidateOptions& o) {
   if (!o.attention.empty()) {
     for (const std::string& word : reports::parse_words(o.attention, "--attention")) {
       axes.attention.push_back(parse_kernels(word));
+    }
+  }
+  if (!o.arithmetic.empty()) {
+    for (const std::string& word : reports::parse_words(o.arithmetic, "--arithmetic")) {
+      axes.arithmetic.push_back(execute::parse_arithmetic(word, "--arithmetic"));
+    }
+  }
+  if (!o.cache_dtype.empty()) {
+    for (const std::string& word : reports::parse_words(o.cache_dtype, "--cache-dtype")) {
+      axes.caches.push_back(execute::parse_cache_dtype(word, "--cache-dtype"));
     }
   }
   if (o.batch) axes.batch = reports::parse_numbers(*o.batch, "--batch");

@@ -138,6 +138,8 @@ void ValidateOptions::add_to(Command c) {
       "attention for rows without one: eager or tiled; default: the engine's, or tiled; --measure: "
       "a list");
   c.add("--dtype", dtype, "dtype for rows without one (overrides llama-bench's)");
+  c.add("--arithmetic LIST", arithmetic, "--measure: fp32, bf16, int8");
+  c.add("--cache-dtype LIST", cache_dtype, "--measure: fp32, fp16, bf16, fp8, int8");
   c.add("--batch", batch, "batch for rows without one (overrides vLLM's); --measure: a list");
   c.add("--prompt-len", prompt_len,
         "prompt length for rows without one (overrides vLLM's); --measure: a list");
@@ -167,6 +169,10 @@ void ValidateOptions::add_to(Command c) {
 
 void validate_measurements(const ValidateOptions& o, const Globals& globals) {
   check_rows_alone(o.csv, {{"--json", o.json}});
+  for (const auto& [value, flag] :
+       {std::pair{&o.arithmetic, "--arithmetic"}, std::pair{&o.cache_dtype, "--cache-dtype"}}) {
+    if (!value->empty()) throw Error(flag, "--measurements", "--measure, which runs with it");
+  }
   if (measure::is_serving_table(o.measurements.front())) return validate_servers(o, globals);
   if (!o.traces.empty()) {
     throw Error(

@@ -24,6 +24,8 @@ struct ValidateOptions {
   std::string method;     ///< empty: plain, or those of the matrix
   std::string attention;  ///< empty: tiled, or both
   std::string dtype;
+  std::string arithmetic;   ///< --measure; empty: fp32
+  std::string cache_dtype;  ///< --measure; empty: fp32
   std::optional<std::string> batch;
   std::optional<std::string> prompt_len;
   std::optional<std::string> output_len;

@@ -15,6 +15,7 @@
 #include "measure/quality_matrix.h"
 #include "measure/quality_summary.h"
 #include "model/base/quantity.h"
+#include "model/execute/cache_rows.h"
 #include "model/execute/machine_probe.h"
 #include "model/io/files/csv_table.h"
 #include "reports/plot/plot.h"
@@ -40,6 +41,9 @@ struct Options {
   std::uint64_t seed = 1;
   std::string methods = default_methods;
   std::string rates = default_rates;
+  std::vector<std::string> others;
+  std::string arithmetic = "fp32";
+  std::string cache_dtypes = "fp32";
   std::string samples = "8";
   std::string prompt_len = "512";
   std::string continuation = "64";
@@ -80,17 +84,16 @@ std::vector<QualitySample> read_samples(const Options& o, const Checkpoint& chec
   return samples;
 }
 
+ordered_json number_or_null(double x) { return std::isnan(x) ? ordered_json() : ordered_json(x); }
+
 ordered_json interval_json(const Interval& i) {
-  ordered_json j{{"mean", i.mean}};
-  j["low"] = std::isnan(i.low) ? ordered_json() : ordered_json(i.low);
-  j["high"] = std::isnan(i.high) ? ordered_json() : ordered_json(i.high);
-  return j;
+  return {{"mean", i.mean}, {"low", number_or_null(i.low)}, {"high", number_or_null(i.high)}};
 }
 
 ordered_json row_json(const QualityRow& r) {
   return {{"task", r.task},
           {"method", r.method},
-          {"keep", std::isnan(r.keep) ? ordered_json() : ordered_json(r.keep)},
+          {"keep", number_or_null(r.keep)},
           {"samples", r.samples},
           {"positions", r.positions},
           {"agreement", interval_json(r.agreement)},
@@ -100,6 +103,8 @@ ordered_json row_json(const QualityRow& r) {
           {"answered", interval_json(r.answered)},
           {"ttft_s", r.ttft_s},
           {"ttft_speedup", r.ttft_speedup},
+          {"tpot_s", number_or_null(r.tpot_s)},
+          {"memory_bytes", number_or_null(r.memory_bytes)},
           {"on_front", r.on_front}};
 }
 
@@ -123,6 +128,8 @@ std::string summary_text(const ordered_json& rows) {
                      {"answered", "answered", in_interval},
                      {"TTFT (s)", "ttft_s", in("{:.3g}")},
                      {"speed-up", "ttft_speedup", in("{:.2f}")},
+                     {"TPOT (s)", "tpot_s", in("{:.3g}")},
+                     {"memory (MB)", "memory_bytes", in("{:.4g}", 1e-6)},
                      {"front", "on_front", if_true("*")}},
                     rows) +
          "Means with 95 % intervals over samples; * no method on the task is as fast and as near "
@@ -142,14 +149,34 @@ void check_helpers(const Checkpoint& base, std::span<const measure::QualityMetho
   check_tokenizers(models, prompts, tokenizer);
 }
 
+/// The base's checkpoint and the others, in every arithmetic, with every cache.
+std::vector<measure::NumberTypes> number_types(const Options& o,
+                                               std::span<const Checkpoint> others) {
+  std::vector<const Checkpoint*> checkpoints{nullptr};
+  for (const Checkpoint& c : others) checkpoints.push_back(&c);
+  std::vector<measure::NumberTypes> types;
+  for (const Checkpoint* c : checkpoints) {
+    for (const std::string& arithmetic : reports::parse_words(o.arithmetic, "--arithmetic")) {
+      for (const std::string& cache : reports::parse_words(o.cache_dtypes, "--cache-dtype")) {
+        types.push_back({c, execute::parse_arithmetic(arithmetic, "--arithmetic"),
+                         execute::parse_cache_dtype(cache, "--cache-dtype")});
+      }
+    }
+  }
+  return types;
+}
+
 void validate_quality(const Options& o, const Globals& globals) {
   if (o.texts.empty() && parse_count(o.needles, "--needles") == 0) {
     throw Error("validate quality", "nothing to measure on", "--text FILE, --needles N, or both");
   }
-  const auto methods = measure::quality_methods(reports::parse_method_words(o.methods, "--method"),
+  const auto of_base = measure::quality_methods(reports::parse_method_words(o.methods, "--method"),
                                                 reports::parse_words(o.rates, "--keep"));
   if (!o.times.empty()) CsvTable::read(o.times);
   const Checkpoint checkpoint(o.model);
+  std::vector<Checkpoint> others;
+  for (const std::string& file : o.others) others.emplace_back(file);
+  const auto methods = measure::with_types(of_base, number_types(o, others));
   const FoundTokenizer tokenizer = find_tokenizer(checkpoint);
   const auto samples = read_samples(o, checkpoint, tokenizer);
   if (tokenizer) check_helpers(checkpoint, methods, samples, *tokenizer);
@@ -185,7 +212,10 @@ void add_validate_quality(Command validate, const Globals& globals) {
       "  kvcast validate quality --model weights/smollm2-135m-instruct.gguf --text "
       "tests/oracle/smollm2/alice.txt --samples 1 --prompt-len 256 --csv quality.csv\n"
       "  kvcast validate quality --model weights/smollm2-135m-instruct.gguf --needles 10 --method "
-      "\"specprefill;kvp:auxiliary=lp-{keep},predictor=maps-{keep}\" --keep 0.25,0.50 --csv q.csv");
+      "\"specprefill;kvp:auxiliary=lp-{keep},predictor=maps-{keep}\" --keep 0.25,0.50 --csv q.csv\n"
+      "  kvcast validate quality --model bf16.gguf --weights-of q8_0.gguf q4_0.gguf --arithmetic "
+      "fp32,int8 --cache-dtype fp32,fp8 --method plain --text book.txt --csv types.csv --plot "
+      "types.svg");
   c.footer(
       "The model reads a prompt with each method, then the continuation token by token. At every\n"
       "position kvcast compares the most likely token, KL divergence and perplexity with those of "
@@ -202,6 +232,12 @@ void add_validate_quality(Command validate, const Globals& globals) {
   c.add("--method METHODS", o->methods,
         "methods; {keep}, or a missing keep option, takes each value of --keep");
   c.add("--keep F,...", o->rates, "keep rates");
+  c.add("--weights-of", o->others,
+        "the same model with weights of other types, such as what convert quantize writes")
+      .expected(1, -1);
+  c.add("--arithmetic LIST", o->arithmetic, "run all methods in each: fp32, bf16, int8");
+  c.add("--cache-dtype LIST", o->cache_dtypes,
+        "run all methods with each cache: fp32, fp16, bf16, fp8, int8");
   c.add("--samples N", o->samples, "windows per text");
   c.add("--prompt-len", o->prompt_len, "prompt tokens per sample");
   c.add("--continuation TOKENS", o->continuation, "tokens of a text compared after each prompt");
@@ -209,7 +245,8 @@ void add_validate_quality(Command validate, const Globals& globals) {
   c.add("--times FILE", o->times,
         "take the TTFTs from this CSV of another run, made while the machine was idle");
   c.add("--plot", o->plot,
-        "draw quality over TTFT, .svg or .png; also writes FILE-agreement, FILE-needle, FILE-keep")
+        "draw quality over TTFT, .svg or .png; also writes FILE-agreement, FILE-needle, FILE-keep, "
+        "FILE-tpot, FILE-memory")
       .draws(reports::quality_pictures);
   c.add("--threads", o->threads);
   c.add("--restart", o->restart);

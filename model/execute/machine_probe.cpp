@@ -13,7 +13,9 @@
 #include "model/base/order_statistics.h"
 #include "model/base/stopwatch.h"
 #include "model/execute/matrix.h"
+#include "model/execute/stored_blocks.h"
 #include "model/execute/vector_lanes.h"
+#include "model/io/tensors/stored_tensor.h"
 
 namespace kvcast::execute {
 namespace {
@@ -74,6 +76,15 @@ double rate_of(double seconds, double amount, Work work) {
   return amount / median(std::move(samples));
 }
 
+void fill(std::size_t, std::span<float> numbers) {
+  std::fill(numbers.begin(), numbers.end(), 0.5F);
+}
+
+/// Bytes that are small numbers and small scales in every type.
+void fill_stored(std::size_t, std::size_t, std::span<std::byte> blocks) {
+  std::fill(blocks.begin(), blocks.end(), std::byte{0x2c});
+}
+
 }  // namespace
 
 double measure_fma_rate(double seconds) {
@@ -126,13 +137,6 @@ double measure_product_rate(Arithmetic arithmetic) {
   constexpr std::size_t width = 1024;
   constexpr int repeats = 3;
   FloatStore store;
-  const auto fill = [](std::size_t, std::span<float> numbers) {
-    std::fill(numbers.begin(), numbers.end(), 0.5F);
-  };
-  // Bytes that are small numbers in bf16, and small scales and numbers in Q8_0.
-  const auto fill_stored = [](std::size_t, std::size_t, std::span<std::byte> blocks) {
-    std::fill(blocks.begin(), blocks.end(), std::byte{0x2c});
-  };
   const Matrix matrix =
       arithmetic == Arithmetic::FP32
           ? Matrix(width, width, fill, store)
@@ -148,6 +152,34 @@ double measure_product_rate(Arithmetic arithmetic) {
     samples.push_back(watch.seconds());
   }
   return 2.0 * rows * width * width / median(std::move(samples));
+}
+
+std::vector<double> measure_weight_reads(DType dtype, Arithmetic arithmetic, std::size_t rows,
+                                         int rounds) {
+  if (arithmetic == Arithmetic::INT8 &&
+      (!has_bytes(dtype) || narrow_kernels(arithmetic) == NarrowKernels::None)) {
+    return {};
+  }
+  constexpr std::size_t in = 1536;
+  constexpr std::size_t bytes = beyond_caches / 2;
+  FloatStore store;
+  const Matrix fp32(bytes / row_bytes(DType::FP32, in), in, fill, store);
+  const std::size_t out = bytes / row_bytes(dtype, in);
+  const Matrix stored(out, in, dtype, fill_stored, store, arithmetic);
+  const std::vector<float> x(rows * in, 0.5F);
+  std::vector<float> y(rows * out);
+  const auto bytes_per_second = [&](const Matrix& matrix) {
+    const Stopwatch watch;
+    matrix.multiply(x.data(), rows, y.data(), nullptr);
+    return static_cast<double>(matrix.bytes()) / watch.seconds();
+  };
+  bytes_per_second(stored);
+  std::vector<double> ratios;
+  for (int r = 0; r < rounds; ++r) {
+    const double in_fp32 = bytes_per_second(fp32);
+    ratios.push_back(bytes_per_second(stored) / in_fp32);
+  }
+  return ratios;
 }
 
 double machine_memory_bytes() {

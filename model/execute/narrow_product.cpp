@@ -305,6 +305,22 @@ NarrowKernels find_kernels(bool tiles, bool vectors) {
 }  // namespace
 
 #if defined(__x86_64__) && defined(__gnu_linux__)
+std::string_view name(Arithmetic arithmetic) {
+  switch (arithmetic) {
+    case Arithmetic::BF16: return "bf16";
+    case Arithmetic::INT8: return "int8";
+    case Arithmetic::FP32: break;
+  }
+  return "fp32";
+}
+
+Arithmetic parse_arithmetic(const std::string& text, const std::string& flag) {
+  for (const Arithmetic a : {Arithmetic::FP32, Arithmetic::BF16, Arithmetic::INT8}) {
+    if (text == name(a)) return a;
+  }
+  throw Error(flag, text, "fp32, bf16 or int8");
+}
+
 NarrowKernels narrow_kernels(Arithmetic arithmetic) {
   static const NarrowKernels bf16 =
       find_kernels(__builtin_cpu_supports("amx-bf16"), __builtin_cpu_supports("avx512bf16"));

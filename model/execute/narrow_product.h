@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 namespace kvcast::execute {
 
@@ -12,6 +14,10 @@ enum class Arithmetic : std::uint8_t {
   BF16,  ///< rows and weights are rounded to bf16
   INT8,  ///< rows are rounded to whole numbers up to 127, scaled by group; weights as stored
 };
+
+std::string_view name(Arithmetic arithmetic);
+/// Throws Error, which names the flag.
+Arithmetic parse_arithmetic(const std::string& text, const std::string& flag);
 
 /// How this processor multiplies such numbers.
 enum class NarrowKernels : std::uint8_t {

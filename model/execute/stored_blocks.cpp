@@ -470,9 +470,24 @@ KVCAST_INLINE Block<lanes> block_of(const StripPart& part, std::size_t i) {
   return {part.strip + i * words * lanes, halves + i * lanes};
 }
 
-/// Bytes that are on their way while a group is multiplied. With none a row of Q4_0 took 1.3 times
-/// as long; 1 and 4 KiB are slower.
-constexpr std::size_t read_ahead = 2048;
+/// Bytes that are on their way to the second-level and the first-level cache while a group is
+/// multiplied. On a Sapphire Rapids a row of Q8_0 or Q4_0 takes 0.8 times as long, and one of Q6_K
+/// 0.7 times, as with the first-level cache alone.
+constexpr std::size_t far_ahead = 16384;
+constexpr std::size_t near_ahead = 2048;
+
+/// Fetches what lies ahead of group `g`, as much as a group has.
+template <std::size_t lanes, typename Type>
+KVCAST_INLINE void fetch_ahead(const StripPart& part, std::size_t g) {
+  constexpr std::size_t group_bytes =
+      Type::block_bytes / 4 * 4 * lanes / (Type::block / Type::group);
+  const char* const now = reinterpret_cast<const char*>(part.strip) + g * group_bytes;
+#pragma GCC unroll 16
+  for (std::size_t i = 0; i < group_bytes; i += 64) {
+    __builtin_prefetch(now + far_ahead + i, 0, 2);
+    __builtin_prefetch(now + near_ahead + i, 0, 3);
+  }
+}
 
 template <std::size_t lanes, typename Type>
 KVCAST_INLINE void multiply_type(const StripPart& part, const float* x, const float* group_sums,
@@ -482,11 +497,7 @@ KVCAST_INLINE void multiply_type(const StripPart& part, const float* x, const fl
   for (std::size_t g = part.first / Type::group; g < (part.first + part.count) / Type::group; ++g) {
     const Block<lanes> block = block_of<Type, lanes>(part, g / groups);
     const float* const of_group = x + g * Type::group;
-    constexpr std::size_t group_bytes = Type::block_bytes / 4 * 4 * lanes / groups;
-    const char* const ahead =
-        reinterpret_cast<const char*>(part.strip) + g * group_bytes + read_ahead;
-#pragma GCC unroll 16
-    for (std::size_t i = 0; i < group_bytes; i += 64) __builtin_prefetch(ahead + i);
+    fetch_ahead<lanes, Type>(part, g);
     Vector<lanes> sums[4] = {};
 #pragma GCC unroll 8
     for (std::size_t i = 0; i < Type::group / 4; ++i) {
@@ -586,11 +597,7 @@ KVCAST_INLINE void multiply_type_bytes(const StripPart& part, const std::uint32_
     Vector<lanes> total{};
     for (std::size_t g = part.first / Type::group; g < end; ++g) {
       const Block<lanes> block = block_of<Type, lanes>(part, g / groups);
-      constexpr std::size_t group_bytes = Type::block_bytes / 4 * 4 * lanes / groups;
-      const char* const ahead =
-          reinterpret_cast<const char*>(part.strip) + g * group_bytes + read_ahead;
-#pragma GCC unroll 16
-      for (std::size_t i = 0; i < group_bytes; i += 64) __builtin_prefetch(ahead + i);
+      fetch_ahead<lanes, Type>(part, g);
       Whole<lanes> sums{};
 #pragma GCC unroll 8
       for (std::size_t i = 0; i < Type::group / 4; ++i) {
@@ -677,11 +684,16 @@ bool has_bytes(DType dtype) {
          with_type(dtype, [](auto type) { return is_of_bytes<decltype(type)>; });
 }
 
-bool has_strips(DType dtype) {
-  constexpr std::array types{
+std::span<const DType> stored_types() {
+  static constexpr std::array types{
       DType::BF16,  DType::FP16, DType::Q8_0,     DType::Q4_0,     DType::Q4_1,     DType::Q5_0,
       DType::Q5_1,  DType::Q4_K, DType::Q5_K,     DType::Q6_K,     DType::IQ4_NL,   DType::IQ4_XS,
       DType::MXFP4, DType::FP8,  DType::INT4_G32, DType::INT4_G64, DType::INT4_G128};
+  return types;
+}
+
+bool has_strips(DType dtype) {
+  const std::span<const DType> types = stored_types();
   return std::find(types.begin(), types.end(), dtype) != types.end();
 }
 

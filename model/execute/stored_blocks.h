@@ -15,7 +15,8 @@ namespace kvcast::execute {
 /// blocks have beside whole words follow, [block][lane] in 16 bits. No bit of a block is changed.
 std::size_t strip_lanes();
 
-/// Whether products read the type as it is stored.
+/// The types that products read as they are stored.
+std::span<const DType> stored_types();
 bool has_strips(DType dtype);
 /// Inputs that share a scale; pieces of a strip begin and end at multiples of them.
 std::size_t strip_group(DType dtype);

@@ -174,7 +174,11 @@ void WeightStore::load(Weight& weight, const WeightReader& source, const WeightU
       weight.matrices.push_back(
           as_stored ? Matrix(of_each, row, info.dtype, fill_stored, store_, arithmetic_)
                     : Matrix(of_each, row, fill, store_, arithmetic_));
-      bytes_ += weight.matrices.back().bytes();
+      const std::uint64_t bytes = weight.matrices.back().bytes();
+      bytes_ += bytes;
+      Packed& packed = packed_[as_stored ? info.dtype : DType::FP32];
+      ++packed.matrices;
+      packed.bytes += bytes;
     }
   }
   if (form == WeightForm::Packed && use.table) {

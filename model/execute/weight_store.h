@@ -55,6 +55,12 @@ class WeightStore final : public TensorStore {
   void bind(const TensorInfo& weight, Operand& operand) const override;
   /// Bytes held in memory.
   std::uint64_t bytes() const { return bytes_; }
+  /// The matrices among them, which are packed for products, by the type that they are kept in.
+  struct Packed {
+    std::uint64_t matrices = 0;
+    std::uint64_t bytes = 0;
+  };
+  const std::map<DType, Packed>& packed() const { return packed_; }
 
  private:
   struct Weight {
@@ -69,6 +75,7 @@ class WeightStore final : public TensorStore {
   FloatStore store_;
   std::map<std::string, Weight, std::less<>> weights_;
   std::uint64_t bytes_ = 0;
+  std::map<DType, Packed> packed_;
 };
 
 }  // namespace kvcast::execute

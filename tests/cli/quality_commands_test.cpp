@@ -26,9 +26,9 @@ TEST_CASE("validate quality: rows, intervals, a CSV and plots; with keep=1 the b
   const std::string csv = folder.file("q.csv");
   const json j = run_json(arguments + "--csv " + csv + " --plot " + folder.file("p.svg"));
   REQUIRE(j["rows"].size() == 5);
-  check_keys(j["rows"][0],
-             {"task", "method", "keep", "samples", "positions", "agreement", "kl_nats",
-              "perplexity", "perplexity_ratio", "answered", "ttft_s", "ttft_speedup", "on_front"});
+  check_keys(j["rows"][0], {"task", "method", "keep", "samples", "positions", "agreement",
+                            "kl_nats", "perplexity", "perplexity_ratio", "answered", "ttft_s",
+                            "ttft_speedup", "tpot_s", "memory_bytes", "on_front"});
   for (const json& row : j["rows"]) {
     CAPTURE(row["method"]);
     CHECK(row["positions"] == 12);
@@ -41,13 +41,37 @@ TEST_CASE("validate quality: rows, intervals, a CSV and plots; with keep=1 the b
     CHECK(std::abs(row["kl_nats"]["mean"].get<double>()) < 1e-6);
     CHECK(row["perplexity_ratio"]["mean"].get<double>() == near(1).epsilon(1e-6));
   }
-  for (const char* file : {"q.csv", "p.svg", "p-agreement.svg", "p-keep.svg"}) {
+  for (const char* file :
+       {"q.csv", "p.svg", "p-agreement.svg", "p-keep.svg", "p-tpot.svg", "p-memory.svg"}) {
     CAPTURE(file);
     CHECK(fs::exists(folder / file));
   }
   // Times of an earlier run in the place of this one's.
   const json timed = run_json(arguments + "--csv " + folder.file("again.csv") + " --times " + csv);
   CHECK(timed["rows"][1]["ttft_s"] == j["rows"][1]["ttft_s"]);
+}
+
+TEST_CASE("validate quality: the same model in other types stands beside the methods") {
+  const TestFolder folder;
+  const std::string half = folder.file("half");
+  run_well("convert quantize -q " + base + " " + half + " --type bf16");
+  const std::string arguments =
+      quality + write_ids(folder) +
+      " --samples 2 --prompt-len 12 --continuation 4 --method plain --csv " + folder.file("q.csv") +
+      " --weights-of " + half;
+  const json j = run_json(arguments + " --arithmetic fp32,bf16 --cache-dtype fp32,int8");
+  REQUIRE(j["rows"].size() == 8);
+  CHECK(j["rows"][0]["method"] == "plain");
+  CHECK(j["rows"][1]["method"] == "plain [cache int8]");
+  CHECK(j["rows"][7]["method"] == "plain [half bf16 cache int8]");
+  CHECK(j["rows"][4]["method"] == "plain [half]");
+  // Half of the weights' bytes, but for norms, which stay in fp32.
+  CHECK(j["rows"][4]["memory_bytes"].get<double>() <
+        0.6 * j["rows"][0]["memory_bytes"].get<double>());
+  CHECK(j["rows"][4]["kl_nats"]["mean"].get<double>() > 0);
+  check_refused(arguments + " --arithmetic fp31", "--arithmetic: got fp31");
+  check_refused(arguments + " --cache-dtype int3", "--cache-dtype: got int3");
+  check_refused(arguments + " --restart --weights-of /no/such/folder", "/no/such/folder");
 }
 
 TEST_CASE("validate quality: the base named as its own speculator is the same as none named") {

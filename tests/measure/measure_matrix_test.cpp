@@ -10,10 +10,13 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include "measure/measurements.h"
+#include "measure/validation.h"
 #include "model/base/error.h"
 #include "model/io/files/csv_table.h"
+#include "roofline/hardware_writer.h"
 #include "search/placed_estimator.h"
 #include "tests/near.h"
 #include "tests/test_folder.h"
@@ -133,6 +136,47 @@ TEST_CASE("matrix: prompts are made up of ids that the helper models have too") 
   }
 }
 
+TEST_CASE("matrix: runs in the types of the file, in each arithmetic, with each cache") {
+  const TestFolder folder;
+  MeasureAxes axes = tiny();
+  axes.models = {KVCAST_SOURCE_DIR "/tests/oracle/packed/gptq"};
+  axes.methods = {"plain"};
+  axes.batch = {1};
+  axes.prompt_len = {8};
+  axes.arithmetic = {execute::Arithmetic::FP32, execute::Arithmetic::INT8};
+  axes.caches = {DType::FP32, DType::FP8};
+  const std::vector<MeasurePoint> points = measure_matrix(axes, catalog());
+  REQUIRE(points.size() == 4);
+  MeasureOptions o = options(folder / "v.csv");
+  o.hardware.peak_flops_per_second[DType::INT8] = o.hardware.peak_flops_per_second[DType::FP32];
+  o.hardware.weight_bandwidth[DType::INT4_G32] = {1e-5, roofline::Source::Measured, "made up", ""};
+  o.hardware.int8_weight_bandwidth[DType::INT4_G32] = {1e-4, roofline::Source::Measured, "made up",
+                                                       ""};
+  const CsvTable table = rows_of(points, o);
+  REQUIRE(table.size() == 4);
+  for (std::size_t i = 0; i < 4; ++i) {
+    CAPTURE(i);
+    CHECK(table[i].text("error") == "");
+    CHECK(table[i].text("weight_dtype") == "int4_g32");
+    CHECK(table[i].text("arithmetic") == (i < 2 ? "fp32" : "int8"));
+    CHECK(table[i].text("cache_dtype") == (i % 2 == 0 ? "fp32" : "fp8"));
+    CHECK(table[i].number("tpot_s") > 0);
+  }
+  // Reading the weights is slow here, ten times as slow without int8.
+  CHECK(table[0].number("predicted_tpot_s") > 5 * table[2].number("predicted_tpot_s"));
+  CHECK(table[1].number("predicted_tpot_s") < table[0].number("predicted_tpot_s"));
+
+  // The rows say enough to make the same forecasts again.
+  std::ofstream(folder / "hw.json") << roofline::hardware_entries(o.hardware).dump();
+  const Validation v =
+      validate(read_measurements(folder / "v.csv"), catalog(), {"", (folder / "hw.json").string()});
+  REQUIRE(v.cases.size() == 8);
+  for (std::size_t i = 0; i < 8; ++i) {
+    const char* column = i % 2 == 0 ? "predicted_ttft_s" : "predicted_tpot_s";
+    CHECK(v.cases[i].predicted == near(table[i / 2].number(column)).epsilon(1e-5));
+  }
+}
+
 TEST_CASE("matrix: a base named as its own speculator can have its cache reused") {
   const TestFolder folder;
   MeasureAxes axes = tiny();
@@ -243,7 +287,7 @@ TEST_CASE("matrix: a row that does not settle ends it, or is kept and told where
     CHECK(e.fault() == Fault::Run);
     const std::string line = e.what();
     CHECK(line.find("too noisy: " + points[1].model +
-                    " kvr:p=2 tiled, batch 2, prompt 8: the "
+                    " kvr:p=2 tiled, fp32 with a cache in fp32, batch 2, prompt 8: the "
                     "middle half of 3 TTFTs spreads over 50 % of their median, more than 20 %") !=
           std::string::npos);
     CHECK(line.find("--force") != std::string::npos);

@@ -226,6 +226,32 @@ TEST_CASE("quality: a method that keeps everything is the base, and one that doe
   }
 }
 
+TEST_CASE("quality: types of products and of the cache are measured as methods are") {
+  const TestFolder folder;
+  const Checkpoint checkpoint(checkpoint_folder);
+  const auto text = ids(80);
+  const auto samples = text_samples(text, {}, "ids", {.prompt_len = 32, .continuation_len = 5}, 2);
+  const std::vector<NumberTypes> types{
+      {}, {.arithmetic = execute::Arithmetic::BF16}, {.cache = DType::FP8}};
+  const auto list = with_types(methods({"static-prune:keep=0.5"}, {}), types);
+  REQUIRE(list.size() == 6);
+  measure_quality(checkpoint, list, samples, {folder / "q.csv"});
+  const auto rows = summarize_quality(folder / "q.csv");
+  REQUIRE(rows.size() == 6);
+  CHECK(rows[0].method == "plain");
+  CHECK(rows[2].method == "plain [bf16]");
+  CHECK(rows[5].method == "static-prune:keep=0.5 [cache fp8]");
+  CHECK(rows[5].family == "static-prune:keep=0.5 [cache fp8]");
+  for (const std::size_t i : {2u, 4u}) {
+    CAPTURE(rows[i].method);
+    CHECK(rows[i].kl_nats.mean > 1e-9);
+    CHECK(rows[i].kl_nats.mean < rows[1].kl_nats.mean);
+    CHECK(rows[i].tpot_s > 0);
+  }
+  // Keys and values of 32 + 5 tokens, 2 layers, 2 heads of 6: a byte each instead of four.
+  CHECK(rows[0].memory_bytes - rows[4].memory_bytes == 3 * 37 * 2 * 2 * 2 * 6);
+}
+
 TEST_CASE("quality: a row's KL divergence is that of the two sessions' first logits") {
   const TestFolder folder;
   const Checkpoint checkpoint(checkpoint_folder);
@@ -341,6 +367,37 @@ TEST_CASE("quality: the front holds what nothing beats in both") {
   CHECK(files ==
         std::vector<std::string>{"q.svg", "q-agreement.svg", "q-needle.svg", "q-keep.svg"});
   CHECK(plot_csv(plots[0].plot).find("f,2,0.1,a") != std::string::npos);
+}
+
+// TPOTs 3, 1 and 2 s, memory 30, 20 and 10 bytes: c is small, a fast, b neither.
+TEST_CASE("quality: times of a token and memory have fronts of their own") {
+  const TestFolder folder;
+  std::ofstream(folder / "q.csv")
+      << "task,sample,method,family,keep,weights,arithmetic,cache_dtype,prompt_len,kept_tokens,"
+         "positions,agreement,correct,kl_nats,cross_entropy_nats,base_cross_entropy_nats,answered,"
+         "ttft_s,tpot_s,memory_bytes\n"
+         "text,x,plain,plain,,m,fp32,fp32,8,,2,1,0.5,0,1,1,0,4,3,30\n"
+         "text,x,a,f,,m,fp32,fp32,8,,2,0.5,0.5,0.1,1.5,1,0,2,1,20\n"
+         "text,x,b,f,,m,fp32,fp32,8,,2,0.5,0.5,0.3,1.5,1,0,3,2,20\n"
+         "text,x,c,f,,m,fp32,fp32,8,,2,0.5,0.5,0.2,1.5,1,0,3,2,10\n";
+  const auto rows = summarize_quality(folder / "q.csv");
+  REQUIRE(rows.size() == 4);
+  CHECK(rows[1].tpot_s == 1);
+  CHECK(rows[3].memory_bytes == 10);
+  const auto front = [&](double QualityRow::*cost) {
+    std::string methods;
+    for (const QualityRow& r : rows) {
+      if (is_on_front(r, rows, cost)) methods += r.method + " ";
+    }
+    return methods;
+  };
+  CHECK(front(&QualityRow::tpot_s) == "plain a ");
+  CHECK(front(&QualityRow::memory_bytes) == "plain a c ");
+  const auto plots = quality_plots(rows, folder / "q.svg");
+  REQUIRE(plots.size() == 4);
+  CHECK(plots[2].picture.filename() == "q-tpot.svg");
+  CHECK(plots[3].picture.filename() == "q-memory.svg");
+  CHECK(plot_csv(plots[3].plot).find("f,10,0.2,c") != std::string::npos);
 }
 
 }  // namespace

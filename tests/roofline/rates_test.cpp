@@ -1,6 +1,7 @@
 #include "roofline/rates.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -341,6 +342,32 @@ TEST_CASE("rates: narrow weights move at their own rate, wide ones of the same m
   l.weights = parse_weight_types("int4,head=fp16");
   CHECK(rate(BandwidthClass::Product) == 0.75 * memory);
   CHECK(rate(BandwidthClass::QuantizedProduct) == 0.25 * memory);
+}
+
+TEST_CASE("rates: weights of a stored type are read at its rate, in int8 at another") {
+  Hardware hw = toy();
+  hw.peak_flops_per_second[DType::INT8] = datasheet(200);
+  hw.weight_bandwidth = {{DType::Q8_0, measured(0.25)}, {DType::Q4_0, measured(0.125)}};
+  hw.int8_weight_bandwidth = {{DType::Q8_0, measured(0.375)}};
+  const double memory = hw.memory_bandwidth.value;
+  Lowering l = lowering(Kernels::Fused, DType::FP32);
+  const auto reads = [&](Mode mode = Mode::Calibrated) {
+    std::map<DType, double> values;
+    for (const auto& [dtype, rate] : make_rates(hw, l, mode).weight_bandwidth) {
+      values[dtype] = rate.bytes_per_second.value;
+    }
+    return values;
+  };
+  CHECK(reads().empty());
+  l.weights = DType::Q4_0;
+  CHECK(reads() == std::map<DType, double>{{DType::Q4_0, 0.125 * memory}});
+  CHECK(reads(Mode::SpeedOfLight).empty());
+  l.weights = parse_weight_types("q4_0,head=q8_0");
+  CHECK(reads() ==
+        std::map<DType, double>{{DType::Q4_0, 0.125 * memory}, {DType::Q8_0, 0.25 * memory}});
+  l.products = DType::INT8;
+  CHECK(reads() ==
+        std::map<DType, double>{{DType::Q4_0, 0.125 * memory}, {DType::Q8_0, 0.375 * memory}});
 }
 
 TEST_CASE("rates: missing factors are named, and the eager ones fall back to the memory's") {

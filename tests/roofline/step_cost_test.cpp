@@ -77,6 +77,33 @@ TEST_CASE("step_cost: a polynomial's lanes are the count's values at each point"
   for (std::size_t i = 0; i < lanes; ++i) CHECK(scaled.v[i] == whole.v[i] / 4);
 }
 
+TEST_CASE("step_cost: a product's weights are read at their type's rate, the rest at all others'") {
+  const Lowering lowering{.weights = DType::Q8_0, .activations = DType::FP32, .cache = DType::FP32};
+  const Recording recording =
+      record(tiny(R"({"model_type": "gemma2", "sliding_window": 100})"), {}, lowering);
+  Rates rate = rates(1e9);
+  rate.bytes_per_second.fill({80});
+  rate.weight_bandwidth[DType::Q8_0] = {{10}, RateCurve({{1, 0.5}, {4, 0.25}}, 0.5)};
+  rate.weight_bandwidth[DType::Q4_0] = {{1}, {}};
+  // Four rows, whose bytes move at half the rate of one row's.
+  const SymbolValues values = recording.symbols.resolve(point(3));
+  int products = 0;
+  for (const OpGroup& g : fold(recording.decode(), lowering)) {
+    const double weights =
+        static_cast<double>(g.work.read[static_cast<std::size_t>(Storage::Weights)].at(values));
+    const double all = static_cast<double>(g.work.bytes().at(values));
+    const double memory = time_of(g, rate, values).memory.value;
+    CAPTURE(g.label);
+    if (g.op == "linear") {
+      ++products;
+      CHECK(memory == near(2 * ((all - weights) / 80 + weights / 10)));
+    } else {
+      CHECK(memory == near(all / 80));
+    }
+  }
+  CHECK(products >= 7);  // q, k, v, output, gate, up, down and the head
+}
+
 TEST_CASE("step_cost: the time of a pass is the sum of its operators' times") {
   // A chip of 1 GB keeps every repeated operand and intermediate, one of 500 bytes loses some.
   for (const Lowering& lowering : {eager, Lowering{}}) {
