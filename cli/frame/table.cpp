@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cctype>
+#include <utility>
 
 #include "cli/frame/command.h"
 #include "cli/frame/text_width.h"
@@ -179,9 +180,14 @@ std::string Table::text() const {
   Layout layout(rows_);
   layout.wrap_headings();
   if (long_words_ == Long::Wrap) layout.narrow_last(least_wrapped);
-  layout.narrow_words(long_words_ == Long::Wrap);
-  layout.drop_columns();
-  layout.narrow_words(true);
+  Layout narrowed = layout;
+  narrowed.narrow_words(long_words_ == Long::Wrap);
+  if (narrowed.fits()) {
+    layout = std::move(narrowed);
+  } else {  // words stay whole where columns are left out anyway
+    layout.drop_columns();
+    layout.narrow_words(true);
+  }
   return layout.text(long_words_);
 }
 
