@@ -15,7 +15,9 @@ kvcast_dependency(Eigen3 3.4 CONFIG)
 kvcast_dependency(Threads)
 if(NOT KVCAST_FUZZ) # what only the executor needs; Clang may have no OpenMP
   kvcast_dependency(OpenMP COMPONENTS CXX)
-  kvcast_dependency(oneDNN 2.6)
+  if(NOT KVCAST_STATIC) # Debian has no static oneDNN
+    kvcast_dependency(oneDNN 2.6)
+  endif()
 endif()
 kvcast_dependency(PkgConfig)
 # Like kvcast_dependency for libraries that come with a pkg-config file only.

@@ -226,7 +226,7 @@ function make_controls() {
     'hardware': named('hardware', []),
     'engine': [['', 'ideal: no host time, one launch an operator'],
                ...names_in('engines').filter(n => n !== 'ideal').map(n => [n, `${n}: ${description('engines', n)}`])],
-    'dtype': listed(choices.dtypes, 'fp16 (default)'),
+    'dtype': listed(choices.dtypes, 'as the model'),
     'weight-dtype': listed([...choices.dtypes, ...choices.presets], 'as stored, or all'),
     'activation-dtype': listed(choices.dtypes, 'as all'),
     'cache-dtype': listed(choices.dtypes, 'as all'),

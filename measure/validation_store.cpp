@@ -285,4 +285,15 @@ ErrorBars ValidationStore::bars(const Estimated& estimate, const roofline::Desig
   return {ttft.bound, tpot.bound, ttft.reason + (neither ? "; " : "") + tpot.reason};
 }
 
+std::vector<double> ValidationStore::errors_of(const Hardware& hw) const {
+  const std::string own = fingerprint(hw);
+  std::vector<double> errors;
+  for (const ErrorRow& row : rows_) {
+    // Those of several devices have a fingerprint of their links behind the device's.
+    if (row.setup.device != hw.name || !row.setup.fingerprint.starts_with(own)) continue;
+    errors.push_back(std::expm1(std::abs(row.error)));
+  }
+  return errors;
+}
+
 }  // namespace kvcast::measure

@@ -117,7 +117,10 @@ void add_choose_devices(Command command, const Globals& globals) {
         "(takes seconds)");
   o->plans.add_to(c);
   c.add("--json", o->json);
-  c.callback([o, &globals] { choose(*o, globals); });
+  c.callback([o, &globals] {
+    o->parallel.request.use_this_machine(globals);
+    choose(*o, globals);
+  });
 }
 
 }  // namespace kvcast::cli

@@ -151,7 +151,10 @@ void add_choose_keep_rate(Command choose, const Globals& globals) {
   c.add("--target-speedup X", o->target_speedup, "TTFT speed-up over plain");
   c.add("--keep F", o->keep, "share of the prompt to keep");
   o->output.add_to(c, "write the rows and which one is chosen, as CSV; - is stdout");
-  c.callback([o, &globals] { run(*o, globals); });
+  c.callback([o, &globals] {
+    o->request.use_this_machine(globals);
+    run(*o, globals);
+  });
 }
 
 }  // namespace kvcast::cli

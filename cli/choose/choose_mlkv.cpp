@@ -173,9 +173,8 @@ void add_choose_mlkv(Command command, const Globals& globals) {
       "are "
       "printed.");
   const auto o = std::make_shared<MlkvOptions>();
-  o->request.add_choice_flags_to(c);
   o->request.needs_hardware = false;
-  c.flag("--hardware").required(false);
+  o->request.add_choice_flags_to(c);
   c.add("--context TOKENS", o->context, "tokens in the KV cache of each sequence");
   c.add("--memory-budget BYTES", o->memory_budget,
         "memory for weights, KV cache and activations, \"8 GB\" or in bytes; "

@@ -10,6 +10,7 @@
 #include "cli/choose/ranking.h"
 #include "cli/estimate/serving_axes.h"
 #include "cli/frame/progress_bar.h"
+#include "cli/frame/this_machine.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
 #include "model/base/stopwatch.h"
@@ -45,7 +46,7 @@ std::string key_of(std::string flag) {
   return flag;
 }
 
-reports::SweepSpec spec_of(const Options& o) {
+reports::SweepSpec spec_of(const Options& o, const Globals& globals) {
   reports::SweepSpec spec;
   for (const auto& [key, values, fallback] : reports::word_axes) {
     const auto texts = o.axes.find(key);
@@ -57,6 +58,7 @@ reports::SweepSpec spec_of(const Options& o) {
             ? reports::parse_method_words(fmt::format("{}", fmt::join(texts->second, ";")), flag)
             : reports::parse_words(fmt::format("{}", fmt::join(texts->second, ",")), flag);
   }
+  if (spec.hardware.empty()) spec.hardware = {or_this_machine({}, globals)};
   return spec;
 }
 
@@ -143,14 +145,12 @@ void mark_front(ordered_json& rows) {
 
 void choose(const Options& o, const Globals& globals) {
   o.output.check();
-  for (const char* flag : {"model", "hardware"}) {
-    if (o.axes.at(flag).empty()) throw Error(fmt::format("--{} is required", flag));
-  }
+  if (o.axes.at("model").empty()) throw Error("--model is required");
   const Objective objective = parse_objective(o.serving.slo);
   if (objective.slo.is_empty()) {
     throw Error("--slo is required: ttft=S, tpot=S or e2e=S, what a request must keep");
   }
-  const reports::SweepGrid grid(spec_of(o), globals.catalog());
+  const reports::SweepGrid grid(spec_of(o, globals), globals.catalog());
   const reports::ServingSweep sweep = o.serving.over(grid);
   const std::uint64_t most_devices = parse_token_count(o.max_devices, "--max-devices");
   if (!o.plot.empty()) reports::plot_files(o.plot);

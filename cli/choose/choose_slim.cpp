@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/choose/choose_parts.h"
 #include "cli/choose/ranking.h"
@@ -84,6 +86,19 @@ std::string in_notes(const ordered_json& row) {
                                                   : "shared cache off chip");
 }
 
+/// A line for each note and the methods that it is of: the table has no room for them.
+std::string notes_text(const ordered_json& rows) {
+  std::map<std::string, std::vector<std::string>> methods;
+  for (const ordered_json& row : rows) {
+    if (row.contains("reason")) continue;
+    const std::string note = in_notes(row);
+    if (!note.empty()) methods[note].push_back(row["method"]);
+  }
+  std::string text;
+  for (const auto& [note, of] : methods) text += fmt::format("{}: {}\n", note, fmt::join(of, ", "));
+  return text;
+}
+
 /// Whether a candidate is still faster where the search ends.
 bool has_open_end(const std::vector<SlimCandidate>& candidates) {
   const auto open = [](const PaysOff& r) { return !r.to; };
@@ -112,15 +127,14 @@ void choose(const Options& o, const Globals& globals) {
   ranking.table = {{"method", "method"},
                    {"TPOT", "tpot_s", in_seconds},
                    {"speed-up", "tpot_speedup", in("{:.3f}")},
-                   {"TTFT", "ttft_s", in_seconds},
-                   {"cross phase", "cross_phase_s",
-                    [](const ordered_json& s) { return s > 0 ? in_seconds(s) : ""; }},
-                   {"KV cache", "kv_cache_bytes", in_bytes},
-                   {"of plain", "kv_cache_ratio", in("{:.3g}")},
-                   {"memory", "peak_memory_bytes", in_bytes},
                    {"faster at batch", "faster_batches", in_ranges},
                    {"faster at context", "faster_contexts", in_ranges},
-                   {"", "", in_notes}};
+                   {"TTFT", "ttft_s", in_seconds},
+                   {"KV cache", "kv_cache_bytes", in_bytes},
+                   {"memory", "peak_memory_bytes", in_bytes},
+                   {"of plain", "kv_cache_ratio", in("{:.3g}")},
+                   {"cross phase", "cross_phase_s",
+                    [](const ordered_json& s) { return s > 0 ? in_seconds(s) : ""; }}};
   ranking.csv = columns_of({"method", "tpot_s", "tpot_speedup", "ttft_s", "cross_phase_s",
                             "kv_cache_bytes", "kv_cache_ratio", "peak_memory_bytes", "fits"});
   ranking.csv.insert(ranking.csv.end(), {{"break_even_batch", "/break_even_batch/from"},
@@ -135,6 +149,7 @@ void choose(const Options& o, const Globals& globals) {
         fmt::format("\"from\": still faster where the search ends, batch {} and context {}\n",
                     search::most_batches, search::most_context);
   }
+  ranking.note += notes_text(ranking.rows);
   print_ranking(ranking, o.output);
 }
 
@@ -156,7 +171,10 @@ void add_choose_slim(Command command, const Globals& globals) {
   c.add("--prompt-len", o->request.prompt_len, "prompt tokens; encoder-decoder: encoder length");
   c.add("--output-len", o->request.output_len);
   o->output.add_to(c);
-  c.callback([o, &globals] { choose(*o, globals); });
+  c.callback([o, &globals] {
+    o->request.use_this_machine(globals);
+    choose(*o, globals);
+  });
 }
 
 }  // namespace kvcast::cli

@@ -81,7 +81,7 @@ void show(const Options& o, const Globals& globals) {
   }
   const std::string version = engine.version.empty() ? "" : " " + engine.version;
   std::string text = fmt::format("{}{}: {}\n", engine.name, version, engine.description);
-  Table table({"key", "value", "source", "reference"});
+  Table table({"key", "value", "source", "reference"}, Table::Long::Wrap);
   for (const EngineValue& v : engine.values) {
     for (const std::string& value : value_texts(j[v.key])) {
       table.add({v.key, value, v.source, v.reference});

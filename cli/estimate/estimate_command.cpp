@@ -214,6 +214,7 @@ std::vector<BreakdownRow> operators(const PlacedEstimator& estimator, const Desi
 }
 
 std::string estimate_text(const Configuration& c, const DesignPoint& p, const Estimate& e,
+                          const RequestOptions& request,
                           const std::vector<roofline::UsedFactor>& factors, const ErrorBars& bars) {
   const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
   const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
@@ -222,9 +223,10 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
   const std::string several =
       c.parallelism.is_one() ? "" : fmt::format("{} x ", c.parallelism.devices());
   std::string text = fmt::format(
-      "{}{} on {}{}, {}, batch {}, prompt {}, output {}, {} attention, {}\n", c.architecture.name,
+      "{}{} on {}{}, {}, batch {}, prompt {}, output {}, {} attention, {}{}\n", c.architecture.name,
       engine, several, c.hardware.description, to_string(c.methods), p.batch, p.prompt_len,
-      p.output_len, kernels_name(c.lowering.attention), roofline::name(c.mode));
+      p.output_len, kernels_name(c.lowering.attention), roofline::name(c.mode),
+      default_dtype_text(request, c.architecture));
   if (!c.parallelism.is_one()) {
     text += fmt::format("{} on {}\n", to_string(c.parallelism), c.interconnect->name());
   }
@@ -374,7 +376,7 @@ void run(const Options& o, const Globals& globals) {
     print_json(j);
     return;
   }
-  print_text(estimate_text(c, p, e, used_factors(estimator, c.architecture), bars));
+  print_text(estimate_text(c, p, e, o.request, used_factors(estimator, c.architecture), bars));
   if (!devices.is_null()) print_text("\n" + table_text(device_columns, devices));
   if (o.breakdown) print_text("\n" + table_text(operator_columns, breakdown));
 }
@@ -400,9 +402,14 @@ void add_estimate(Command app, const Globals& globals) {
   command.add("--plot", options->plot, "draw the roofline of the device with every operator");
   command.add("--validation FILE|FOLDER", options->validation,
               "stored validations for the error bounds, in addition to the catalog's");
-  command.add("--breakdown", options->breakdown,
-              "add a row for every operator, and for every device if there are several");
-  command.callback([options, &globals] { run(*options, globals); });
+  command
+      .add("--breakdown", options->breakdown,
+           "add a row for every operator, and for every device if there are several")
+      .group("Output");
+  command.callback([options, &globals] {
+    options->request.use_this_machine(globals);
+    run(*options, globals);
+  });
 }
 
 }  // namespace kvcast::cli

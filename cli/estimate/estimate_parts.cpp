@@ -3,11 +3,21 @@
 #include <algorithm>
 #include <cstdint>
 
+#include <fmt/format.h>
+
 #include "roofline/hardware_writer.h"
 
 namespace kvcast::cli {
 
 std::string_view kernels_name(Kernels k) { return k == Kernels::Eager ? "eager" : "tiled"; }
+
+std::string default_dtype_text(const RequestOptions& o, const Architecture& a) {
+  const bool is_named = !o.dtype.empty() || (!o.weight_dtype.empty() &&
+                                             !o.activation_dtype.empty() && !o.cache_dtype.empty());
+  if (is_named) return "";
+  return fmt::format(", {} {}", name(a.default_dtype()),
+                     a.published_dtype ? "as published" : "by default");
+}
 
 ordered_json count_json(double value) {
   if (value >= 0 && value < 9007199254740992.0 &&

@@ -5,10 +5,14 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/frame/request_options.h"
 #include "cli/frame/result.h"
 #include "roofline/estimator.h"
 
 namespace kvcast::cli {
+
+/// ", bf16 as published", where the request leaves the dtype to the model.
+std::string default_dtype_text(const RequestOptions& request, const Architecture& a);
 
 /// "eager" or "tiled"
 std::string_view kernels_name(Kernels kernels);

@@ -111,18 +111,19 @@ ordered_json training_json(const Configuration& c, const TrainingFlags& flags,
           {"warnings", warnings}};
 }
 
-std::string training_text(const Configuration& c, const TrainingFlags& flags,
-                          const TrainingPoint& p, const TrainingForecast& f,
-                          const TrainingForecaster& forecaster) {
+std::string training_text(const RequestOptions& request, const Configuration& c,
+                          const TrainingFlags& flags, const TrainingPoint& p,
+                          const TrainingForecast& f, const TrainingForecaster& forecaster) {
   const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
   const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
   const auto share = [&](double s) { return fmt::format("{:.1f} %", 100 * s / f.step_s); };
   std::string text = fmt::format(
       "training {} on {}{}, {}, {} sequences of {} tokens a step, {} attention, recomputing {}, "
-      "{}\n",
+      "{}{}\n",
       c.architecture.name, c.parallelism.dp > 1 ? fmt::format("{} x ", c.parallelism.dp) : "",
       c.hardware.description, to_string(c.methods), p.batch, p.seq_len,
-      kernels_name(c.lowering.attention), flags.recompute, roofline::name(c.mode));
+      kernels_name(c.lowering.attention), flags.recompute, roofline::name(c.mode),
+      default_dtype_text(request, c.architecture));
   Table table({"", "value", "", ""});
   table.add({"step", seconds(f.step_s), fmt::format("{}-bound", roofline::name(f.bound)), ""});
   table.add({"  forward", seconds(f.forward_s), share(f.forward_s), ""});
@@ -226,7 +227,7 @@ void estimate_training(const RequestOptions& request, const TrainingFlags& flags
     if (output.breakdown) j["breakdown"] = breakdown;
     return print_json(j);
   }
-  print_text(training_text(c, flags, p, f, forecaster));
+  print_text(training_text(request, c, flags, p, f, forecaster));
   if (output.breakdown) print_text("\n" + table_text(operator_columns, breakdown));
 }
 

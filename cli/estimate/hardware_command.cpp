@@ -1,10 +1,14 @@
+#include <filesystem>
 #include <memory>
+#include <set>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "cli/frame/command.h"
+#include "cli/frame/result.h"
+#include "cli/frame/this_machine.h"
+#include "model/base/order_statistics.h"
 #include "model/base/quantity.h"
+#include "reports/sweep/stored_validations.h"
 #include "roofline/hardware.h"
 #include "roofline/hardware_fields.h"
 #include "roofline/hardware_writer.h"
@@ -12,7 +16,6 @@
 namespace kvcast::cli {
 namespace {
 
-using nlohmann::ordered_json;
 using roofline::Hardware;
 using roofline::Sourced;
 
@@ -76,19 +79,77 @@ void add_rows(Table& table, const std::string& key, const ordered_json& value,
   }
 }
 
+/// How the factors between peaks and rates are known, ["measured", "fitted"]; empty: there are
+/// none.
+ordered_json calibrated_by(const Hardware& hw) {
+  std::set<roofline::Source> sources;
+  for (const roofline::Field& field : roofline::hardware_fields()) {
+    if (field.section != "factors") continue;
+    roofline::for_each_number(
+        field, hw, [&](const std::string&, DType, const Sourced& s) { sources.insert(s.source); });
+  }
+  ordered_json words = ordered_json::array();
+  for (const roofline::Source s : {roofline::Source::Measured, roofline::Source::Fitted}) {
+    if (sources.contains(s)) words.push_back(roofline::name(s));
+  }
+  return words;
+}
+
+/// Stored comparisons with measurements; null where there are none.
+ordered_json validation_json(std::vector<double> errors) {
+  if (errors.empty()) return nullptr;
+  return {{"rows", errors.size()},
+          {"median_error", median(errors)},
+          {"p90_error", quantile(errors, 0.9)}};
+}
+
+/// What is said below the list of the user's own machine.
+std::string this_machine_text() {
+  const std::filesystem::path file = this_machine_file();
+  std::error_code missing;
+  return !file.empty() && std::filesystem::exists(file, missing)
+             ? "this machine, the default of --hardware: " + file.string() + "\n"
+             : "this machine: not calibrated; kvcast calibrate makes it the default of "
+               "--hardware\n";
+}
+
+constexpr const char* list_notes =
+    "calibrated: whether the factors between peaks and reached rates are measured, fitted or "
+    "both;\n"
+    "  empty: there are none, and forecasts are what the device could do at best\n"
+    "error: of forecasts of TTFT and TPOT against stored measurements on this device; nine of ten\n"
+    "  rows stay below p90\n";
+
 void list(const Globals& globals, bool json) {
   const Catalog catalog = globals.catalog();
-  Table table({"name", "description", "fp16 peak", "bandwidth", "memory"});
-  ordered_json rows = ordered_json::array();
-  for (const std::string& name : catalog.names("hardware")) {
+  const measure::ValidationStore store = reports::stored_validations(catalog, {});
+  const ordered_json rows = rows_of(catalog.names("hardware"), [&](const std::string& name) {
     const Hardware hw = roofline::load_hardware(catalog, name);
-    rows.push_back(hardware_json(hw));
-    const auto peak = hw.peak_flops_per_second.find(hw.supported(DType::FP16));
-    table.add({name, hw.description, format_quantity(peak->second.value, Dimension::FlopsPerSecond),
-               format_quantity(hw.memory_bandwidth.value, Dimension::BytesPerSecond),
-               format_quantity(hw.memory_capacity.value, Dimension::Bytes)});
-  }
-  print_result(json, rows, table.text());
+    ordered_json j = hardware_json(hw);
+    const DType fp16 = hw.supported(DType::FP16);
+    j["fp16_flops_per_second"] = hw.peak_flops_per_second.find(fp16)->second.value;
+    j["calibrated_by"] = calibrated_by(hw);
+    j["validation"] = validation_json(store.errors_of(hw));
+    return j;
+  });
+  const auto peak = [](const ordered_json& v) {
+    return format_quantity(v.get<double>(), Dimension::FlopsPerSecond);
+  };
+  const auto by = [](const ordered_json& sources) {
+    if (sources.size() == 2) return std::string("both");
+    return sources.empty() ? std::string() : sources[0].get<std::string>();
+  };
+  print_result(json, rows,
+               table_text({{"name", "name"},
+                           {"fp16 peak", "fp16_flops_per_second", peak},
+                           {"bandwidth", "memory_bandwidth_bytes_per_s", in_bytes_per_second},
+                           {"memory", "memory_capacity_bytes", in_bytes},
+                           {"calibrated", "calibrated_by", by},
+                           {"median error", "/validation/median_error", in("{:.0f} %", 100)},
+                           {"p90 error", "/validation/p90_error", in("{:.0f} %", 100)},
+                           {"rows", "/validation/rows"}},
+                          rows) +
+                   list_notes + this_machine_text());
 }
 
 void show(const Options& o, const Globals& globals) {
@@ -97,7 +158,7 @@ void show(const Options& o, const Globals& globals) {
     print_json(j);
     return;
   }
-  Table table({"quantity (base units)", "value", "source", "reference"});
+  Table table({"quantity (base units)", "value", "source", "reference"}, Table::Long::Wrap);
   for (const auto& [key, value] : j["sources"].items()) add_rows(table, key, j[key], value);
   print_text(j["name"].get<std::string>() + ": " + j["description"].get<std::string>() + "\n" +
              table.text());

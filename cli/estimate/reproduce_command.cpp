@@ -271,7 +271,8 @@ std::string errata_text(const std::vector<ReproducedTable>& results) {
       }
     }
   }
-  Table table({"cells", "published", "ours", "the first cell, and what is wrong with it"});
+  Table table({"cells", "published", "ours", "the first cell, and what is wrong with it"},
+              Table::Long::Wrap);
   for (const auto& [first, cells] : misprints) {
     table.add({std::to_string(cells), first->published, fmt::format("{:.6g}", first->ours),
                first->cell + "; " + first->erratum});

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cli/frame/this_machine.h"
+
 namespace kvcast::cli {
 namespace {
 
@@ -13,7 +15,7 @@ using reports::SweepSpec;
 /// In the order of --help. Each takes a list, or a range of numbers.
 constexpr const char* axis_flags[][2] = {
     {"--model LIST", "catalog names, config.json files or folders with one"},
-    {"--hardware LIST", "catalog names or JSON files"},
+    {"--hardware LIST", "catalog names or JSON files; default: this machine, once calibrated"},
     {"--engine LIST", "software that runs the model (kvcast engine list)"},
     {"--method LIST", "methods separated by ';', or by ',' unless KEY=VALUE follows it"},
     {"--attention LIST", "eager, tiled; default: the engine's, or tiled"},
@@ -57,7 +59,7 @@ void SweepAxes::add_to(Command command) {
   command.add("--spec FILE", spec, "read the axes from a JSON file");
 }
 
-SweepSpec SweepAxes::parse() const {
+SweepSpec SweepAxes::parse(const Globals& globals) const {
   SweepSpec result;
   if (!spec.empty()) result = reports::read_sweep_spec(spec);
   for (const auto& [key, values, fallback] : reports::word_axes) {
@@ -72,6 +74,9 @@ SweepSpec SweepAxes::parse() const {
     const std::vector<std::string>& texts = axes.at(key);
     if (!texts.empty())
       result.*values = reports::parse_numbers(joined(texts, ","), reports::flag_of(key));
+  }
+  if (result.hardware.empty() && !result.model.empty()) {
+    result.hardware = {or_this_machine({}, globals)};
   }
   std::vector<reports::SetAxis> own;
   for (const std::string& text : set) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/frame/arguments.h"
+#include "cli/frame/command.h"
 #include "reports/sweep/sweep_spec.h"
 
 namespace kvcast::cli {
@@ -17,8 +17,9 @@ struct SweepAxes {
   std::string spec;
 
   void add_to(Command command);
-  /// Those of the file --spec, each replaced by its flag. Throws Error naming the flag or the file.
-  reports::SweepSpec parse() const;
+  /// Those of the file --spec, each replaced by its flag; without hardware, this machine. Throws
+  /// Error naming the flag or the file.
+  reports::SweepSpec parse(const Globals& globals) const;
 };
 
 }  // namespace kvcast::cli

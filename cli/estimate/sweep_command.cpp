@@ -106,7 +106,7 @@ Request parse_request(const Options& o, const Globals& globals) {
   if (o.json && o.csv.empty() && !o.dry_run) {
     throw Error("--json: cannot be combined with rows on standard output; expected --csv FILE");
   }
-  SweepSpec spec = o.axes.parse();
+  SweepSpec spec = o.axes.parse(globals);
   o.training.set_sizes(spec);
   Request request{reports::parse_shard(o.shard, "--shard"), SweepGrid(spec, globals.catalog())};
   const std::vector<std::string> kinds{"ttft", "memory", "parts"};

@@ -52,15 +52,22 @@ void print_text(const std::string& text);
 /// JSON or text.
 void print_result(bool as_json, const nlohmann::ordered_json& document, const std::string& text);
 
-/// Text aligned in columns: numbers to the right, words to the left.
+/// Text aligned in columns: numbers to the right, words to the left. A table wider than 100 columns
+/// breaks its headings over lines, then cuts the longest words, which then end in "...", and at
+/// last leaves out columns at the right, for which "..." stands. Numbers are never cut.
 class Table {
  public:
-  explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
+  enum class Long { Cut, Wrap };  ///< words that have no room
+
+  explicit Table(std::vector<std::string> header, Long words = Long::Cut) : long_words_(words) {
+    rows_.push_back(std::move(header));
+  }
   void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   std::string text() const;
 
  private:
   std::vector<std::vector<std::string>> rows_;
+  Long long_words_;
 };
 
 /// The shortest decimal form that reads back as the same number.

@@ -4,7 +4,6 @@
 #include <iterator>
 #include <memory>
 #include <regex>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -13,16 +12,19 @@
 #include "cli/frame/build_facts.h"
 #include "cli/frame/command.h"
 #include "cli/frame/documents.h"
+#include "cli/frame/help_format.h"
 #include "model/base/error.h"
 #include "model/methods/method.h"
 
 namespace kvcast::cli {
 namespace {
 
+constexpr std::size_t method_column = 16;
+
 std::string method_help() {
   std::string text = "Methods, NAME[:KEY=VALUE,...], joined by +:\n";
   for (const Method& m : methods()) {
-    text += "  " + std::string(m.name) + "  " + std::string(m.summary) + "\n";
+    text += help_line(std::string(m.name), std::string(m.summary), method_column);
   }
   return text;
 }
@@ -41,12 +43,11 @@ constexpr const char* first_steps =
     "kvcast forecasts time to first token, time per output token, cache and memory of language\n"
     "models, and what key-value-cache methods change.\n"
     "\n"
-    "  kvcast estimate --model llama-3.1-8b --hardware h100-sxm --prompt-len 8k   one request\n"
-    "  kvcast sweep --model llama-7b --hardware a100-80gb --prompt-len 1k..64k:x2   a grid, as "
-    "CSV\n"
-    "  kvcast run --model FOLDER --prompt TEXT   a checkpoint on this CPU\n"
-    "  kvcast model list, kvcast hardware list   the catalog\n"
-    "  kvcast reproduce   the papers' tables and what kvcast computes\n"
+    "  kvcast estimate -m llama-3.1-8b --hardware h100-sxm -p 8k     one request\n"
+    "  kvcast sweep -m llama-7b --hardware a100-80gb -p 1k..64k:x2   a grid, as CSV\n"
+    "  kvcast calibrate                                              this machine, as the default\n"
+    "  kvcast run --model FOLDER --prompt TEXT                       a checkpoint on this CPU\n"
+    "  kvcast model list, kvcast hardware list                       the catalog\n"
     "\n"
     "All commands: kvcast --help. One command: kvcast COMMAND --help. Guide: docs/README.md.\n";
 
@@ -55,44 +56,6 @@ std::string full_name(const CLI::App& command) {
   const CLI::App* parent = command.get_parent();
   return (parent == nullptr ? "" : full_name(*parent) + " ") + command.get_name();
 }
-
-const CLI::App& program_of(const CLI::App& command) {
-  return command.get_parent() == nullptr ? command : program_of(*command.get_parent());
-}
-
-class HelpFormat : public CLI::Formatter {
- public:
-  /// One blank line between parts, none at the end.
-  std::string make_help(const CLI::App* app, std::string name,
-                        CLI::AppFormatMode mode) const override {
-    std::string text = Formatter::make_help(app, std::move(name), mode);
-    text = CLI::detail::find_and_replace(std::move(text), "\n\n\n", "\n\n");
-    return text.substr(0, text.find_last_not_of('\n') + 1) + "\n";
-  }
-
-  std::string make_description(const CLI::App* app) const override {
-    return Formatter::make_description(app) + "\n";
-  }
-
-  /// The program's footer, which lists the methods, is also that of commands with --method.
-  std::string make_footer(const CLI::App* app) const override {
-    std::string footer = Formatter::make_footer(app);
-    if (app->get_parent() == nullptr || app->get_option_no_throw("--method") == nullptr) {
-      return footer;
-    }
-    if (!footer.empty()) footer += "\n";
-    return footer + Formatter::make_footer(&program_of(*app));
-  }
-
-  /// A command's description without its examples, which its own --help shows.
-  std::string make_subcommand(const CLI::App* sub) const override {
-    const std::string text = sub->get_description();
-    std::ostringstream line;
-    CLI::detail::format_help(line, sub->get_name(), text.substr(0, text.find('\n')),
-                             get_column_width());
-    return line.str();
-  }
-};
 
 /// The flags and subcommands that a misspelt word may have meant.
 std::vector<std::string> known_words(const CLI::App& app) {

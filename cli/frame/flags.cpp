@@ -1,5 +1,8 @@
 #include "cli/frame/flags.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace kvcast::cli {
 namespace {
 
@@ -9,6 +12,7 @@ constexpr const char* kernels = "Kernels and element types";
 constexpr const char* devices = "Several devices";
 constexpr const char* output = "Output";
 
+/// In the order of --help.
 struct Row {
   const char* name;
   const char* short_name;
@@ -20,16 +24,21 @@ struct Row {
 constexpr Row table[] = {
     {"--model", "-m", "MODEL",
      "catalog name (kvcast model list), config.json, or a folder with one", request},
-    {"--hardware", "", "HW", "catalog name (kvcast hardware list) or a JSON file", request},
+    {"--hardware", "", "HW",
+     "catalog name (kvcast hardware list) or a JSON file; default: this machine, once calibrated",
+     request},
+    {"--prompt-len", "-p", "TOKENS", "prompt tokens", request},
+    {"--output-len", "-n", "TOKENS", "tokens to generate, including the first", request},
+    {"--batch", "-b", "N", "sequences processed together", request},
     {"--method", "", "METHOD", "NAME[:KEY=VALUE,...][+NAME...], see Methods", request},
+    {"--dtype", "", "DTYPE",
+     "dtype of weights, activations and KV cache; default: as the model is published, else bf16",
+     kernels},
+    {"--engine", "", "ENGINE[:VERSION]", "software that runs the model (kvcast engine list)",
+     kernels},
     {"--attention", "", "KIND",
      "attention kernel: eager (stores the scores, as plain PyTorch) or tiled (FlashAttention)",
      kernels},
-    {"--elementwise", "", "KIND",
-     "norms, rotary embedding and activations: eager or fused; default: as --attention", kernels},
-    {"--engine", "", "ENGINE[:VERSION]", "software that runs the model (kvcast engine list)",
-     kernels},
-    {"--dtype", "", "DTYPE", "dtype of weights, activations and KV cache", kernels},
     {"--weight-dtype", "", "TYPES",
      "dtype of weights or a preset (q4_k_m and other GGUF mixtures, fp8-block, fp8-channel, awq, "
      "gptq, "
@@ -37,25 +46,24 @@ constexpr Row table[] = {
      "config or "
      "GGUF file says, or as --dtype",
      kernels},
-    {"--activation-dtype", "", "DTYPE", "dtype of activations; default: as --dtype", kernels},
     {"--cache-dtype", "", "DTYPE", "dtype of the KV cache; default: as --dtype", kernels},
+    {"--activation-dtype", "", "DTYPE", "dtype of activations; default: as --dtype", kernels},
     {"--arithmetic", "", "DTYPE",
      "dtype that products with weights multiply in; default: the wider of weights and activations",
      kernels},
     {"--mode", "", "MODE",
      "calibrated (datasheet peaks times measured factors) or speed-of-light (peaks alone)",
      kernels},
-    {"--semantics", "", "WHICH",
-     "how to read MLKV models: paper, or released (the authors' checkpoints)", request},
-    {"--skip-unread-rows", "", "",
-     "prefill: the last layer computes only the positions whose logits are needed (as llama.cpp)",
-     kernels},
-    {"--batch", "-b", "N", "sequences processed together", request},
-    {"--prompt-len", "-p", "TOKENS", "prompt tokens", request},
-    {"--output-len", "-n", "TOKENS", "tokens to generate, including the first", request},
     {"--set", "", "KEY=VALUE",
      "override a config entry (num_key_value_heads=8), or expert_tokens=FILE.csv: measured loads",
      request},
+    {"--semantics", "", "WHICH",
+     "how to read MLKV models: paper, or released (the authors' checkpoints)", request},
+    {"--elementwise", "", "KIND",
+     "norms, rotary embedding and activations: eager or fused; default: as --attention", kernels},
+    {"--skip-unread-rows", "", "",
+     "prefill: the last layer computes only the positions whose logits are needed (as llama.cpp)",
+     kernels},
     {"--devices", "", "P", "number of devices; each reads one part of the prompt", devices},
     {"--tp", "", "N", "tensor parallel: N devices share the heads and widths of each layer",
      devices},
@@ -91,7 +99,26 @@ constexpr Row table[] = {
     {"--json", "", "", "print JSON, in base units (s, bytes, FLOPs)", output},
 };
 
+/// "Options" is what CLI11 calls those without a heading.
+constexpr const char* headings[] = {request, "Axes",  "Requests", "Options",
+                                    output,  kernels, devices,    "Training"};
+
 }  // namespace
+
+std::size_t heading_rank(const std::string& heading) {
+  const auto found = std::find(std::begin(headings), std::end(headings), heading);
+  return found == std::end(headings)
+             ? unlisted_rank
+             : static_cast<std::size_t>(std::distance(std::begin(headings), found));
+}
+
+std::size_t flag_rank(const std::string& name) {
+  const auto found = std::find_if(std::begin(table), std::end(table),
+                                  [&](const Row& r) { return name == r.name; });
+  return found == std::end(table)
+             ? unlisted_rank
+             : static_cast<std::size_t>(std::distance(std::begin(table), found));
+}
 
 FlagWords flag_words(const std::string& flag, const std::string& help) {
   const std::size_t end = flag.find(' ');

@@ -1,6 +1,7 @@
 /// The table of flags: each that more than one command takes, with its words told once.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 namespace kvcast::cli {
@@ -19,5 +20,12 @@ struct FlagWords {
 /// The words of a flag as Command::add takes it: "--prompt-len", "--output,-o FILE.json". The table
 /// adds what `flag` and `help` leave out.
 FlagWords flag_words(const std::string& flag, const std::string& help);
+
+/// Where --help shows a heading and, below it, a flag: the most used first. Flags and headings that
+/// the table does not know come behind in the order in which a command adds them.
+std::size_t heading_rank(const std::string& heading);
+std::size_t flag_rank(const std::string& name);
+inline constexpr std::size_t unlisted_rank = 1000;
+inline constexpr std::size_t last_rank = 1001;
 
 }  // namespace kvcast::cli

@@ -83,6 +83,9 @@ constexpr const char* ending =
     ".SH ENVIRONMENT\n"
     ".TP\n\\fBKVCAST_DATA\\fR\nThe folder with models, hardware and published tables, as "
     "\\fB\\-\\-data\\fR.\n"
+    ".TP\n\\fBXDG_CONFIG_HOME\\fR\nThe folder of kvcast/this\\-machine.json, which calibrate "
+    "writes "
+    "and which is the default of \\fB\\-\\-hardware\\fR; ~/.config if it is not set.\n"
     ".SH SEE ALSO\n"
     ".BR mpirun (1),\n.BR gnuplot (1)\n";
 

@@ -12,15 +12,6 @@
 #include "model/base/json_file.h"
 
 namespace kvcast::cli {
-namespace {
-
-bool is_numeric(const std::string& cell) {
-  return !cell.empty() && (std::isdigit(static_cast<unsigned char>(cell[0])) != 0 ||
-                           ((cell[0] == '-' || cell[0] == '+') && cell.size() > 1));
-}
-
-}  // namespace
-
 void print_text(const std::string& text) {
   if (Capture* capture = Capture::current()) {
     capture->text += text;
@@ -64,30 +55,6 @@ void Globals::warn(const std::string& line) const {
   Capture* capture = Capture::current();
   if (capture == nullptr) return say("warning: " + line);
   if (!quiet) capture->messages.push_back({printable_line(line), true});
-}
-
-std::string Table::text() const {
-  std::vector<std::size_t> widths;
-  for (const auto& row : rows_) {
-    widths.resize(std::max(widths.size(), row.size()), 0);
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string out;
-  for (std::size_t r = 0; r < rows_.size(); ++r) {
-    std::string line;
-    for (std::size_t i = 0; i < rows_[r].size(); ++i) {
-      const std::string& cell = rows_[r][i];
-      const std::string padding(widths[i] - cell.size(), ' ');
-      // A header stands over its column the way the column's first cell does.
-      const std::string& model =
-          r == 0 && rows_.size() > 1 && i < rows_[1].size() ? rows_[1][i] : cell;
-      line += i == 0 ? "" : "  ";
-      line += is_numeric(model) ? padding + cell : cell + padding;
-    }
-    while (!line.empty() && line.back() == ' ') line.pop_back();
-    out += line + "\n";
-  }
-  return out;
 }
 
 std::string shortest(double value) {

@@ -1,5 +1,6 @@
 #include "cli/frame/request_options.h"
 
+#include "cli/frame/this_machine.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
 #include "model/methods/mlkv.h"
@@ -18,9 +19,14 @@ DType dtype_or(const std::string& text, DType fallback, const char* flag) {
 
 }  // namespace
 
+void RequestOptions::use_this_machine(const Globals& globals) {
+  hardware = or_this_machine(hardware, globals);
+}
+
 void RequestOptions::add_device_flags_to(Command c, bool required) {
   c.add("--model", model).required(required);
-  c.add("--hardware", hardware).required(required);
+  c.add("--hardware", hardware,
+        needs_hardware ? "" : "catalog name (kvcast hardware list) or a JSON file");
   const bool of_engine = attention.empty();
   c.add("--attention", attention, of_engine ? attention_of_engine : "");
   c.add("--dtype", dtype);
@@ -139,13 +145,17 @@ void apply_semantics(const std::string& semantics, const Architecture& a,
                       {"semantics", semantics}}});
 }
 
+DType parse_dtype_of(const RequestOptions& o, const Architecture& a) {
+  return dtype_or(o.dtype, a.default_dtype(), "--dtype");
+}
+
 Lowering parse_lowering(const RequestOptions& o, const Architecture& a) {
   Lowering l;
   if (!o.attention.empty()) l.attention = parse_flag("--attention", o.attention, parse_kernels);
   l.elementwise = o.elementwise.empty() ? l.attention
                                         : parse_flag("--elementwise", o.elementwise, parse_kernels);
   l.skip_unread_rows = o.skip_unread_rows;
-  const DType dtype = parse_flag("--dtype", o.dtype, parse_dtype);
+  const DType dtype = parse_dtype_of(o, a);
   l.weights = o.weight_dtype.empty()
                   ? a.stored_weights.value_or(dtype)
                   : parse_flag("--weight-dtype", o.weight_dtype, parse_weight_types);

@@ -13,6 +13,8 @@
 
 namespace kvcast::cli {
 
+struct Globals;
+
 /// As the user typed them.
 struct RequestOptions {
   std::string model;
@@ -22,7 +24,7 @@ struct RequestOptions {
   std::string attention = "tiled";  ///< empty: the engine's, or tiled
   std::string elementwise;          ///< empty: the engine's, or as attention
   std::string engine = "ideal";
-  std::string dtype = "fp16";
+  std::string dtype;         ///< empty: the type that the model is published in, else bf16
   std::string weight_dtype;  ///< empty: as the model's own file says, or dtype
   std::string activation_dtype;
   std::string cache_dtype;
@@ -44,9 +46,11 @@ struct RequestOptions {
 
   bool operator==(const RequestOptions&) const = default;
 
+  /// Without --hardware: this machine's calibrated file (this_machine.h).
+  void use_this_machine(const Globals& globals);
   /// All flags.
   void add_to(Command command);
-  /// Model, device, kernels, dtype, mode; `required`: whether model and device must be given.
+  /// Model, device, kernels, dtype, mode; `required`: whether the model must be given.
   void add_device_flags_to(Command command, bool required = true);
   /// What `choose` needs: the device flags, batch and overrides.
   void add_choice_flags_to(Command command);
@@ -70,6 +74,8 @@ std::vector<ConfigOverride> parse_overrides(const std::vector<std::string>& set)
 void apply_semantics(const std::string& semantics, const Architecture& a,
                      std::vector<MethodSpec>& methods);
 
+/// --dtype, or the model's default.
+DType parse_dtype_of(const RequestOptions& o, const Architecture& a);
 /// Without `--weight-dtype` the weights are as the model's own config or file says.
 Lowering parse_lowering(const RequestOptions& o, const Architecture& a);
 

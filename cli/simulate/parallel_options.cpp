@@ -122,12 +122,14 @@ search::Runahead make_runahead(const ParallelOptions& o, const Catalog& catalog)
           link};
 }
 
-search::TableSettings table_settings(const ParallelOptions& o, const search::Runahead& runahead) {
+search::TableSettings table_settings(const ParallelOptions& o, const Catalog& catalog,
+                                     const search::Runahead& runahead) {
+  const DType dtype = parse_dtype_of(o.request, load_model(catalog, o.request.model));
   return {{"kvcast", KVCAST_VERSION},
           {"model", o.request.model},
           {"hardware", o.request.hardware},
           {"attention", o.request.attention},
-          {"dtype", o.request.dtype},
+          {"dtype", std::string(name(dtype))},
           {"mode", o.request.mode},
           {"link_bytes_per_s", shortest(runahead.link().bytes_per_s)},
           {"link_latency_s", shortest(runahead.link().latency_s)},

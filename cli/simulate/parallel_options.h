@@ -50,6 +50,7 @@ std::size_t parse_devices(const std::string& text, const char* flag);
 /// Throws Error naming the flag for every wrong value.
 search::Runahead make_runahead(const ParallelOptions& o, const Catalog& catalog);
 /// What a table is made for; stored in it.
-search::TableSettings table_settings(const ParallelOptions& o, const search::Runahead& runahead);
+search::TableSettings table_settings(const ParallelOptions& o, const Catalog& catalog,
+                                     const search::Runahead& runahead);
 
 }  // namespace kvcast::cli

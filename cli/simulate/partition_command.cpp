@@ -109,9 +109,8 @@ void search_one(const SearchOptions& o, const Globals& globals) {
     print_found(search_partition(objective, prompt_len, devices, algorithm), prompt_len, o.json);
     return;
   }
-  for (const auto& [flag, value] : {std::pair{"--model", &o.parallel.request.model},
-                                    std::pair{"--hardware", &o.parallel.request.hardware}}) {
-    if (value->empty()) throw Error(std::string(flag) + " is required, or --objective-command CMD");
+  if (o.parallel.request.model.empty()) {
+    throw Error("--model is required, or --objective-command CMD");
   }
   const Runahead runahead = make_runahead(o.parallel, globals.catalog());
   print_found(search_partition(runahead, prompt_len, devices, algorithm), prompt_len, o.json);
@@ -202,7 +201,7 @@ void make_table(const TableOptions& o, const Globals& globals) {
   const auto algorithm =
       parse_flag("--algorithm", o.parallel.algorithm, search::parse_partition_algorithm);
   const Runahead runahead = make_runahead(o.parallel, globals.catalog());
-  PartitionTable table{table_settings(o.parallel, runahead), {}};
+  PartitionTable table{table_settings(o.parallel, globals.catalog(), runahead), {}};
   const std::size_t threads =
       o.threads > 0 ? o.threads : std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
   const auto start = std::chrono::steady_clock::now();
@@ -316,7 +315,11 @@ void add_search(Command command, const Globals& globals) {
         "does; {partition} in it becomes 9728,6656 and {parts} 9728/6656");
   c.add("--command-limit-s SECONDS", o->command_limit_s, "time limit of one run of the command");
   c.add("--json", o->json);
-  c.callback([o, &globals] { search_one(*o, globals); });
+  c.callback([o, &globals] {
+    RequestOptions& request = o->parallel.request;
+    if (o->objective_command.empty() && !request.model.empty()) request.use_this_machine(globals);
+    search_one(*o, globals);
+  });
 }
 
 void add_table(Command command, const Globals& globals) {
@@ -335,7 +338,10 @@ void add_table(Command command, const Globals& globals) {
   o->rows.add_to(c);
   c.add("--threads", o->threads);
   c.add("--verify", o->verify, "report the loss of each entry if interpolated from its neighbours");
-  c.callback([o, &globals] { make_table(*o, globals); });
+  c.callback([o, &globals] {
+    o->parallel.request.use_this_machine(globals);
+    make_table(*o, globals);
+  });
 }
 
 void add_lookup(Command command, const Globals& globals) {

@@ -89,10 +89,7 @@ Setup from_scenario(const Options& o) {
 }
 
 Setup from_model(const Options& o, const Globals& globals) {
-  for (const auto& [flag, value] :
-       {std::pair{"--model", &o.request.model}, std::pair{"--hardware", &o.request.hardware}}) {
-    if (value->empty()) throw Error(std::string(flag) + " is required, or --scenario FILE");
-  }
+  if (o.request.model.empty()) throw Error("--model is required, or --scenario FILE");
   const roofline::Configuration c = parse_configuration(o.request, globals.catalog());
   simulate::ModelServer server =
       search::make_server(c, o.scheduler, "--scheduler", {}, parse_placement_link(o.link, c));
@@ -109,6 +106,8 @@ Setup from_model(const Options& o, const Globals& globals) {
                  {"hardware", c.hardware.name},
                  {"engine", c.engine.name},
                  {"method", to_string(c.methods)},
+                 {"weight_dtype", c.lowering.weights.text},
+                 {"cache_dtype", name(c.lowering.cache)},
                  {"scheduler", name(s.policy)},
                  {"devices", server.devices * replicas + c.parallelism.devices() * decoders},
                  {"kv_blocks", s.num_blocks},
@@ -324,6 +323,7 @@ void add_simulate_serving(Command command, const Globals& globals) {
     for (const char* flag : model_flags) {
       if (o->beside_scenario.empty() && c.flag(flag).is_given()) o->beside_scenario = flag;
     }
+    if (o->scenario.empty() && !o->request.model.empty()) o->request.use_this_machine(globals);
     run_serving(*o, globals);
   });
 }

@@ -138,8 +138,7 @@ SimulatedRun explicit_run(const Options& o) {
 SimulatedRun model_run(const Options& o, const std::optional<simulate::NoiseSpec>& noise,
                        const Globals& globals) {
   for (const auto& [flag, value] :
-       {std::pair{"--model", &o.request.model}, std::pair{"--hardware", &o.request.hardware},
-        std::pair{"--schedule", &o.schedule}}) {
+       {std::pair{"--model", &o.request.model}, std::pair{"--schedule", &o.schedule}}) {
     if (value->empty()) throw Error(std::string(flag) + " is required, or --scenario FILE");
   }
   if (o.request.devices.parallelism().devices() > 1) {
@@ -297,6 +296,7 @@ void add_prefill(Command command, const Globals& globals) {
     for (const char* flag : model_flags) {
       if (o->beside_scenario.empty() && c.flag(flag).is_given()) o->beside_scenario = flag;
     }
+    if (o->scenario.empty() && !o->request.model.empty()) o->request.use_this_machine(globals);
     run_prefill(*o, globals);
   });
 }

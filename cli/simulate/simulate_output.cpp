@@ -69,6 +69,8 @@ ordered_json run_json(const SimulatedRun& run, const RunResult& r,
     j["hardware"] = run.model->configuration.hardware.name;
     j["method"] = to_string(run.model->configuration.methods);
     j["mode"] = roofline::name(run.model->configuration.mode);
+    j["weight_dtype"] = run.model->configuration.lowering.weights.text;
+    j["cache_dtype"] = name(run.model->configuration.lowering.cache);
     j["prompt_len"] = run.model->prompt_len;
   }
   j["schedule"] = simulate::name(work.schedule);

@@ -8,6 +8,7 @@
 #include "cli/frame/command.h"
 #include "cli/frame/mpirun_environment.h"
 #include "cli/frame/progress_bar.h"
+#include "cli/frame/this_machine.h"
 #include "cli/run/run_ranks.h"
 #include "measure/benchmark_import.h"
 #include "measure/calibration.h"
@@ -189,12 +190,33 @@ void combine_files(const Options& o) {
   print_text(table.text());
 }
 
-void run(const Options& o, const Globals& globals) {
+void run_to_output(const Options& o, const Globals& globals) {
   if (!o.combine.empty()) return combine_files(o);
   if (!o.import_file.empty()) return import_file(o, globals);
   if (!o.hardware.empty()) throw Error("--hardware: needs --import FILE.csv");
   if (ranks_of_mpirun() > 1) return measure_ranks(o, globals);
   measure(o, globals, nullptr);
+}
+
+/// Throws Error where the file of another device or of ranks would become this machine's.
+std::filesystem::path default_output(const Options& o) {
+  std::filesystem::path file = this_machine_file();
+  const std::string why = !o.import_file.empty()  ? "with --import"
+                          : ranks_of_mpirun() > 1 ? "under mpirun"
+                          : file.empty()          ? "where HOME is no folder"
+                                                  : "";
+  if (!why.empty()) throw Error("--output is required " + why);
+  std::error_code ec;
+  std::filesystem::create_directories(file.parent_path(), ec);
+  if (ec) throw Error(file.parent_path().string(), ec.message(), "a folder, or --output FILE.json");
+  return file;
+}
+
+void run(Options o, const Globals& globals) {
+  const bool is_default = o.output.empty();
+  if (is_default) o.output = default_output(o);
+  run_to_output(o, globals);
+  if (is_default) globals.say("this machine, the default of --hardware: " + o.output);
 }
 
 }  // namespace
@@ -207,15 +229,17 @@ void add_calibrate(Command app, const Globals& globals) {
       "link\n"
       "between them. --import reads GPU micro-benchmarks (tools/gpu_microbenchmarks.py) instead;\n"
       "--combine takes medians of several calibrations.\n\nExamples:\n"
-      "  kvcast calibrate --output this-machine.json\n"
+      "  kvcast calibrate\n"
       "  mpirun -n 2 kvcast calibrate --output one-of-two.json\n"
       "  kvcast calibrate --import a100.csv --hardware a100-80gb --output my-a100.json\n"
       "  kvcast calibrate --combine before/here.json after/here.json --output here.json\n"
-      "  kvcast estimate --model smollm2-135m --hardware this-machine.json --dtype fp32");
+      "  kvcast estimate --model smollm2-135m --dtype fp32");
   const auto options = std::make_shared<Options>();
-  c.add("--output,-o", options->output,
-        "hardware file to write; its name without .json is the device's")
-      .required()
+  c.add(
+       "--output,-o", options->output,
+       "hardware file to write; its name without .json is the device's; default: "
+       "~/.config/kvcast/this-machine.json (or in XDG_CONFIG_HOME), which estimate and others take "
+       "without --hardware")
       .writes();
   c.add("--import FILE.csv", options->import_file,
         "read micro-benchmarks from a CSV instead of measuring");

@@ -300,6 +300,12 @@ struct Architecture {
   /// The types of its weights as its config or file says them; empty: it does not, or not so that
   /// kvcast knows how wide they are.
   std::optional<WeightTypes> stored_weights;
+  /// The type that it is published in, FP32, FP16 or BF16: config.json's `dtype` or `torch_dtype`;
+  /// of a GGUF file the type of most weights, or FP16 if that is a narrower one; empty: it does not
+  /// say.
+  std::optional<DType> published_dtype;
+  /// Of weights, activations and cache where a request names none.
+  DType default_dtype() const { return published_dtype.value_or(DType::BF16); }
   bool gguf_fused_qkv = false;  ///< GGUF files hold queries, keys and values as one tensor
   /// Keys of its configuration that its reader does not know.
   std::vector<std::string> unknown_keys;

@@ -8,9 +8,12 @@
 #include <vector>
 
 #include <omp.h>
+#if KVCAST_HAS_ONEDNN
 #include <oneapi/dnnl/dnnl.h>
+#endif
 
 #include "model/base/error.h"
+#include "model/execute/large_product.h"
 #include "model/execute/stored_blocks.h"
 #include "model/io/tensors/stored_tensor.h"
 
@@ -399,12 +402,16 @@ void Matrix::multiply_windows(const float* x, std::size_t step, std::size_t coun
 // multiplied by multiply_block, reach 0.5 to 1.0 of oneDNN's rate with 16 lanes, 0.5 to 1.1 with 8
 // and 0.5 to 1.2 with 4 (32 to 1024 rows, 64 to 4096 features, one core).
 void multiply(const Product& p, const ProductForm& form) {
+#if KVCAST_HAS_ONEDNN
   const auto dim = [](std::size_t n) { return static_cast<dnnl_dim_t>(n); };
   const auto order = [](bool transposed) { return transposed ? 'T' : 'N'; };
   const dnnl_status_t status =
       dnnl_sgemm(order(form.a_transposed), order(form.b_transposed), dim(p.m), dim(p.n), dim(p.k),
                  1, p.a, dim(p.lda), p.b, dim(p.ldb), form.accumulates ? 1 : 0, p.c, dim(p.ldc));
   KVCAST_ASSERT(status == dnnl_success);
+#else
+  multiply_large(p, form);
+#endif
 }
 
 }  // namespace kvcast::execute

@@ -76,8 +76,8 @@ struct ProductForm {
   bool b_transposed = false;  ///< B is [n, k]
   bool accumulates = false;
 };
-/// The product for operands of any size, in oneDNN. Called inside a parallel region it runs on the
-/// calling thread.
+/// The product for operands of any size, in oneDNN where the build has it. Called inside a parallel
+/// region it runs on the calling thread.
 void multiply(const Product& product, const ProductForm& form);
 
 }  // namespace kvcast::execute

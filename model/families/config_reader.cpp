@@ -54,6 +54,21 @@ void refuse_what_is_not_modelled(const JsonObject& c) {
   require_flag(c, "use_bidirectional_attention", false, "decoders that see later tokens");
 }
 
+/// `dtype`, which transformers 4 writes as `torch_dtype`: the type that the weights are published
+/// in. Others than these are those of single weights, which `quantization_config` says.
+std::optional<DType> published_dtype(const json& config) {
+  for (const char* const key : {"dtype", "torch_dtype"}) {
+    const auto found = config.find(key);
+    if (found == config.end() || !found->is_string()) continue;
+    std::string text = found->get<std::string>();
+    if (text.starts_with("torch.")) text.erase(0, 6);
+    if (text == "bfloat16") return DType::BF16;
+    if (text == "float16" || text == "half") return DType::FP16;
+    if (text == "float32" || text == "float") return DType::FP32;
+  }
+  return {};
+}
+
 /// "kvcast_slim": {"self": [FORM, ...], "cross": [FORM, ...]}, a form for each decoder layer, as
 /// `kvcast convert slim` writes it.
 void read_slim(const JsonObject& config, Architecture& a) {
@@ -228,6 +243,7 @@ Architecture read_config(const json& config, const std::string& name, const std:
     a.wrapper = config.at("model_type").get<std::string>();
     a.unknown_keys.insert(a.unknown_keys.end(), text->unknown_keys.begin(),
                           text->unknown_keys.end());
+    if (!a.published_dtype) a.published_dtype = published_dtype(config);
     return a;
   }
   const json changed = with_overrides(config, place, overrides);
@@ -252,6 +268,7 @@ Architecture read_config(const json& config, const std::string& name, const std:
       a.stored_weights = parse_weight_types(types);
     }
   }
+  a.published_dtype = published_dtype(changed);
   a.gguf_fused_qkv = family->gguf.fused_qkv;
   read_slim(object, a);
   read_pruning(object, a);

@@ -197,9 +197,11 @@ def estimate(model=None, hardware=None, **flags):
     """One request: `kvcast estimate`.
 
     model     a catalog name, a path, the content of a config.json, or a transformers config
-    hardware  a catalog name, a path, or the content of a hardware file
+    hardware  a catalog name, a path, or the content of a hardware file; without it this machine,
+              once `calibrate` has run
     flags     method="plain", batch=1, prompt_len=1024 [tokens], output_len=128 [tokens],
-              attention="tiled", engine="ideal", dtype="fp16", tp=1, pp=1, breakdown=True, ...
+              attention="tiled", engine="ideal", tp=1, pp=1, breakdown=True, ...;
+              dtype: without it the type that the model is published in
     Returns   ttft_s, tpot_s [s]; prefill_flops, decode_flops_per_token [FLOP]; kv_cache_bytes,
               weight_bytes, peak_memory_bytes [bytes]; fits; bound; ttft_speedup, ...
     With train=True, of one step of training: step_s [s], tokens_per_s, mfu, peak_memory_bytes, ...
@@ -318,7 +320,8 @@ def validate(**flags):
 
 
 def calibrate(**flags):
-    """A hardware file of this machine by micro-benchmarks: `kvcast calibrate`, output=FILE.json."""
+    """A hardware file of this machine by micro-benchmarks: `kvcast calibrate`. Without
+    output=FILE.json it becomes the default of hardware."""
     return command("calibrate", **flags)
 
 

@@ -139,7 +139,8 @@ SweepGrid::SweepGrid(const SweepSpec& spec, const Catalog& catalog)
     if (words.empty()) words.emplace_back();
   }
   for (const std::string& name : words_[model_axis]) {
-    stored_weights_.push_back(load_model(catalog_, name).stored_weights);
+    const Architecture a = load_model(catalog_, name);
+    model_types_.push_back({a.stored_weights, a.default_dtype()});
   }
   for (const std::string& name : words_[hardware_axis]) {
     hardware_.push_back(roofline::load_hardware(catalog_, name));
@@ -247,19 +248,20 @@ SweepGrid::Digits SweepGrid::digits(std::uint64_t configuration) const {
 }
 
 Lowering SweepGrid::lowering(const Digits& d) const {
-  const auto or_else = [&](std::size_t axis, std::size_t other) {
-    return word(d, axis).empty() ? word(d, other) : word(d, axis);
+  const auto or_else = [&](std::size_t axis, DType other) {
+    return word(d, axis).empty() ? other : parse_dtype(word(d, axis));
   };
+  const ModelTypes& of_model = model_types_[d[model_axis]];
+  const DType all = or_else(dtype_axis, of_model.all);
   Lowering l;
   const std::string& attention = word(d, attention_axis);
   const std::string& elementwise = word(d, elementwise_axis);
   if (!attention.empty()) l.attention = parse_kernels(attention);
   l.elementwise = elementwise.empty() ? l.attention : parse_kernels(elementwise);
-  const std::optional<WeightTypes>& stored = stored_weights_[d[model_axis]];
-  l.weights = word(d, weight_axis).empty() ? stored.value_or(parse_dtype(word(d, dtype_axis)))
+  l.weights = word(d, weight_axis).empty() ? of_model.stored_weights.value_or(all)
                                            : parse_weight_types(word(d, weight_axis));
-  l.activations = parse_dtype(or_else(activation_axis, dtype_axis));
-  l.cache = parse_dtype(or_else(cache_axis, dtype_axis));
+  l.activations = or_else(activation_axis, all);
+  l.cache = or_else(cache_axis, all);
   roofline::apply(engines_[d[engine_axis]], attention.empty(), elementwise.empty(), l);
   return l;
 }

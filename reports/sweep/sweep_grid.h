@@ -91,7 +91,11 @@ class SweepGrid {
   SweepSpec spec_;  ///< with its defaults filled in
   std::vector<roofline::Hardware> hardware_;
   std::vector<roofline::Engine> engines_;
-  std::vector<std::optional<WeightTypes>> stored_weights_;  ///< by model
+  struct ModelTypes {
+    std::optional<WeightTypes> stored_weights;
+    DType all;  ///< without --dtype
+  };
+  std::vector<ModelTypes> model_types_;
   /// By axis of `word_axes`, each value in one spelling.
   std::vector<std::vector<std::string>> words_;
   std::map<std::string, RegimeBounds> error_bounds_;  ///< by bounds_key

@@ -18,7 +18,7 @@ struct SetAxis {
 };
 
 /// Values of every axis, each value once, in the order given. An empty axis takes the default that
-/// `kvcast estimate` has for it; model and hardware have none.
+/// `kvcast estimate` has for it; model and hardware have none here.
 struct SweepSpec {
   std::vector<std::string> model;
   std::vector<std::string> hardware;
@@ -46,7 +46,7 @@ struct SweepSpec {
 struct WordAxis {
   const char* key;
   std::vector<std::string> SweepSpec::*values;
-  const char* fallback = "";  ///< empty: none, as another axis, or as the engine
+  const char* fallback = "";  ///< empty: none, as another axis, the engine or the model
 };
 inline constexpr std::array word_axes{
     WordAxis{"model", &SweepSpec::model},
@@ -55,7 +55,7 @@ inline constexpr std::array word_axes{
     WordAxis{"method", &SweepSpec::method, "plain"},
     WordAxis{"attention", &SweepSpec::attention},
     WordAxis{"elementwise", &SweepSpec::elementwise},
-    WordAxis{"dtype", &SweepSpec::dtype, "fp16"},
+    WordAxis{"dtype", &SweepSpec::dtype},
     WordAxis{"weight_dtype", &SweepSpec::weight_dtype},
     WordAxis{"activation_dtype", &SweepSpec::activation_dtype},
     WordAxis{"cache_dtype", &SweepSpec::cache_dtype},

@@ -112,7 +112,7 @@ TEST_CASE("contract: reproduce shows a cell that an erratum corrects as an errat
   CHECK(sums["corrected"] == 2);
   CHECK(sums["errata"] == 2);
   check_equal(j["papers"][0], sums, {"exact", "corrected"});
-  CHECK(contains(run_well("reproduce kvp-table3").output, "  erratum  E10: parameter ratio"));
+  CHECK(contains(run_well("reproduce kvp-table3").output, "  erratum  E10: "));
   // Rows that are all fitted have no mean error.
   const std::string fitted = run_program("reproduce kvp-section3 --summary").output;
   CHECK(contains(fitted, "kvp-section3"));

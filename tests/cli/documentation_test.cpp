@@ -27,7 +27,7 @@ constexpr const char* sh_fence = "```sh";
 
 /// `kvcast` stands for the program under test.
 const std::string finds_program =
-    "PATH='" + fs::path(KVCAST_PROGRAM).parent_path().string() + "':$PATH LC_ALL=C ";
+    "PATH='" + fs::path(KVCAST_PROGRAM).parent_path().string() + "':$PATH LC_ALL=C XDG_CONFIG_HOME=/dev/null ";
 
 /// What a command line prints to stdout.
 std::string output_of(const std::string& command) {

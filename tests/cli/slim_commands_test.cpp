@@ -231,8 +231,9 @@ TEST_CASE("choose slim: a stretch without an end says where the search ended") {
 // on chip, which hold 34 of them.
 TEST_CASE("choose slim: the shared cache is on chip as long as it fits") {
   const auto on_chip = [](int batch) {
-    const json j = run_json("choose slim --json --model whisper-base --hardware h100-sxm --batch " +
-                            std::to_string(batch));
+    const json j = run_json(
+        "choose slim --json --model whisper-base --dtype fp16 --hardware h100-sxm --batch " +
+        std::to_string(batch));
     for (const json& row : j["rows"]) {
       if (row["method"] == "slim:option=encdec2") return row["shared_cache_on_chip"].get<bool>();
     }

@@ -137,7 +137,13 @@ Architecture load_model(const Catalog& catalog, const std::string& name_or_path,
   Architecture a = read_config(config, name, path.string(), overrides);
   if (expert_tokens) expect_routed_tokens(*expert_tokens, a);
   if (overrides.empty()) a.origin = origin;  // loads of experts change no weight
-  if (file) a.stored_weights = gguf_weight_types(*file, a);
+  if (file) {
+    a.stored_weights = gguf_weight_types(*file, a);
+    // Quantised files leave activations and cache open; llama.cpp's cache is fp16.
+    const DType most = a.stored_weights->main;
+    const bool is_plain = most == DType::FP32 || most == DType::BF16;
+    a.published_dtype = is_plain ? most : DType::FP16;
+  }
   return a;
 }
 
