@@ -18,21 +18,37 @@ namespace {
 constexpr Words<Graphs, 3> graph_words = {
     {{Graphs::None, "none"}, {Graphs::Decode, "decode"}, {Graphs::All, "all"}}};
 const std::vector<std::string> sources{"code", "documentation", "measured", "fitted", "assumed"};
-const std::vector<std::string> scheduler_keys{"rules",
-                                              "max_running_sequences",
-                                              "max_running_sequences_on_smaller_devices",
-                                              "max_batched_tokens",
-                                              "max_batched_tokens_on_smaller_devices",
-                                              "chunked_prefill",
-                                              "kv_block_tokens",
-                                              "memory_share",
-                                              "memory_share_of",
-                                              "policy",
-                                              "preemption",
-                                              "prefix_caching",
-                                              "prefill_with_decode",
-                                              "reserve_full_prompt",
-                                              "captured_batches"};
+enum class SchedulerValue { Text, Count, Flag, Share, Counts };
+/// Simulations of servers read these; see data/engines/README.md.
+const std::vector<std::pair<std::string, SchedulerValue>> scheduler_keys{
+    {"rules", SchedulerValue::Text},
+    {"max_running_sequences", SchedulerValue::Count},
+    {"max_running_sequences_on_smaller_devices", SchedulerValue::Count},
+    {"max_batched_tokens", SchedulerValue::Count},
+    {"max_batched_tokens_on_smaller_devices", SchedulerValue::Count},
+    {"chunked_prefill", SchedulerValue::Flag},
+    {"kv_block_tokens", SchedulerValue::Count},
+    {"memory_share", SchedulerValue::Share},
+    {"memory_share_of", SchedulerValue::Text},
+    {"policy", SchedulerValue::Text},
+    {"preemption", SchedulerValue::Text},
+    {"prefix_caching", SchedulerValue::Flag},
+    {"prefill_with_decode", SchedulerValue::Flag},
+    {"reserve_full_prompt", SchedulerValue::Flag},
+    {"captured_batches", SchedulerValue::Counts}};
+
+/// Throws Error naming the place of an entry whose value is of another kind.
+void check_scheduler_value(const JsonObject& entry, SchedulerValue kind) {
+  switch (kind) {
+    case SchedulerValue::Text: entry.text("value"); return;
+    case SchedulerValue::Count: entry.whole("value"); return;
+    case SchedulerValue::Flag: entry.flag_or("value", false); return;
+    case SchedulerValue::Share:
+      if (!(entry.positive("value") <= 1)) entry.fail("value", "a share above 0 and up to 1");
+      return;
+    case SchedulerValue::Counts: entry.wholes("value"); return;
+  }
+}
 
 /// The value of an entry, whose place errors name.
 struct Entry {
@@ -130,9 +146,10 @@ void read_values(const JsonObject& o, Engine& engine) {
   }
   if (!o.has("scheduler")) return;
   const JsonObject scheduler = o.object("scheduler");
-  for (const std::string& key : scheduler_keys) {
+  for (const auto& [key, kind] : scheduler_keys) {
     if (!scheduler.has(key)) continue;
     const JsonObject entry = scheduler.object(key);
+    check_scheduler_value(entry, kind);
     engine.values.push_back(provenance(entry, "scheduler." + key));
     entry.reject_unknown_keys();
   }

@@ -29,6 +29,9 @@ Rates in_training(Rates rates, const Hardware& hw, Mode mode) {
   return rates;
 }
 
+/// Of types in blocks, whose scales a matrix may not fill, the bytes are rounded up.
+double whole_bytes(const Count& bytes) { return static_cast<double>(bytes.at({})); }
+
 bool is_attention_gradient(const OpGroup& g) { return g.op == TiledAttentionGradient::traits.name; }
 
 /// What follows the passes, without the sum over replicas, which is not of one device.
@@ -128,13 +131,12 @@ double TrainingForecaster::communication(const Configuration& c) const {
   for (const Node& node : recording_.update.nodes()) {
     if (!std::holds_alternative<Collective>(node.op)) continue;
     const TensorInfo& gradient = recording_.update.tensor(node.output());
-    const auto bytes = static_cast<double>(gradient.bytes().constant());
+    const double bytes = whole_bytes(gradient.bytes());
     if (sharded_ == ShardedStates::None) {
       seconds += sum.at(bytes);
       continue;
     }
-    const auto weight =
-        static_cast<double>(bytes_of(gradient.elements(), lowering_.weights.main).constant());
+    const double weight = whole_bytes(bytes_of(gradient.elements(), lowering_.weights.main));
     seconds += scatter.at(bytes) + gathers * gather.at(weight);
   }
   return seconds;
@@ -188,7 +190,7 @@ TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
   if (p.micro_batches > 1) add(next_, passes - 1);
   const Work update = total_work(update_);
   f.flops = devices * (f.flops + static_cast<double>(update.flops.constant()));
-  f.bytes = devices * (f.bytes + static_cast<double>(update.bytes().constant()));
+  f.bytes = devices * (f.bytes + whole_bytes(update.bytes()));
   f.bound =
       static_cast<Bound>(std::max_element(by_bound.begin(), by_bound.end()) - by_bound.begin());
   f.update_s = update_s_;
@@ -204,10 +206,9 @@ TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
   f.hfu = f.hardware_flops / possible;
 
   const auto share = [&](ShardedStates from) { return sharded_ >= from ? 1 / devices : 1.0; };
-  const auto bytes = [](const Count& count) { return static_cast<double>(count.constant()); };
-  f.weight_bytes = share(ShardedStates::Weights) * bytes(recording_.weight_bytes);
-  f.gradient_bytes = share(ShardedStates::Gradients) * bytes(recording_.gradient_bytes);
-  f.optimizer_bytes = share(ShardedStates::Optimizer) * bytes(recording_.optimizer_bytes);
+  f.weight_bytes = share(ShardedStates::Weights) * whole_bytes(recording_.weight_bytes);
+  f.gradient_bytes = share(ShardedStates::Gradients) * whole_bytes(recording_.gradient_bytes);
+  f.optimizer_bytes = share(ShardedStates::Optimizer) * whole_bytes(recording_.optimizer_bytes);
   const ActivationBytes activations =
       activation_bytes(recording_.first, values, lowering_.elementwise == Kernels::Fused);
   f.saved_activation_bytes = static_cast<double>(activations.saved);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -100,6 +101,16 @@ void write_logits(AtomicFile& file, const Generation& g) {
     shape.push_back(g.logits_shape[i]);
   }
   const auto write = [&](const auto& numbers, DType dtype) {
+    // Greedy decoding has looked at the last position alone.
+    const auto bad = std::find_if_not(numbers.begin(), numbers.end(),
+                                      [](auto logit) { return std::isfinite(logit); });
+    if (bad != numbers.end()) {
+      const auto row = static_cast<std::uint64_t>(bad - numbers.begin()) / shape.back();
+      throw Error(fmt::format("sequence {}, position {}: the logits are not finite numbers; the "
+                              "model's weights overflow {}",
+                              row / g.logits_shape[1], row % g.logits_shape[1], name(dtype)),
+                  Fault::Run);
+    }
     file.write(safetensors_header({{"logits", shape, numbers, dtype}}));
     file.write({reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes()});
   };

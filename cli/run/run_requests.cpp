@@ -57,6 +57,7 @@ void RunRequestsFlags::add_to(Command c) {
 void run_requests(const RunOptions& o, const RunRequestsFlags& flags, const Globals& globals) {
   flags.workload.check();
   const Objective objective = parse_objective(flags.slo);
+  check_rows_alone(flags.csv, {{"--json", o.json}});
   const int threads = execute::use_threads(o.threads);
   const Checkpoint checkpoint = open_checkpoint(o, globals);
   const execute::SessionOptions options = session_options(o, checkpoint, 1, globals.catalog());
@@ -106,6 +107,7 @@ void run_requests(const RunOptions& o, const RunRequestsFlags& flags, const Glob
   if (rows) rows->flush();
   if (times_file) times_file->commit();
   if (!flags.trace.empty()) log.write_trace(flags.trace);
+  if (flags.csv == "-") return;
   if (o.json) {
     ordered_json j{{"model", checkpoint.architecture().name},
                    {"method", to_string(options.methods)},

@@ -205,6 +205,7 @@ void find_max_rate(const Options& o, const Objective& objective, const Globals& 
                                     {"mean TPOT", "/tpot_s/mean", in_seconds},
                                     {"tokens/s", "output_token_throughput", in("{:.0f}")}};
   if (!o.csv.empty()) write_rows_csv(csv_target(o.csv), columns, j["rates"]);
+  if (o.csv == "-") return;
   if (o.json) return print_json(j);
   const std::string answer =
       found.rate > 0 ? fmt::format("{:.4g} requests a second", found.rate)
@@ -217,6 +218,7 @@ void find_max_rate(const Options& o, const Objective& objective, const Globals& 
 
 void run_serving(const Options& o, const Globals& globals) {
   o.workload.check();
+  check_rows_alone(o.csv, {{"--json", o.json}});
   const Objective objective = parse_objective(o.slo);
   if (!o.plot.empty()) reports::plot_files(o.plot);  // refuses a wrong name before anything runs
   if (o.find_max_rate) return find_max_rate(o, objective, globals);
@@ -249,6 +251,7 @@ void run_serving(const Options& o, const Globals& globals) {
     reports::write_plot(log.occupancy_plot(setup.title), o.plot);
     reports::write_plot(log.latency_plot(setup.title), reports::picture_beside(o.plot, "-latency"));
   }
+  if (o.csv == "-") return;
   if (o.json) {
     ordered_json j = setup.facts;
     j.update(serving_json(times));

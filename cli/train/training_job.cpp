@@ -1,6 +1,7 @@
 #include "cli/train/training_job.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
@@ -31,8 +32,8 @@ bool is_gguf(const fs::path& file) { return file.extension() == ".gguf"; }
 double parse_share(const std::string& text, const char* flag) {
   return parse_flag(flag, text, [&](const std::string& t) {
     double value = 0;
-    if (!parse_number(t, value) || !(value >= 0)) {
-      throw Error("got '" + t + "', expected a number of at least 0");
+    if (!parse_number(t, value) || !(value >= 0) || !std::isfinite(value)) {
+      throw Error("got '" + t + "', expected a finite number of at least 0");
     }
     return value;
   });

@@ -253,6 +253,16 @@ double write_numbers(const StoredTensor& t, DType type, const Take& take) {
   return error;
 }
 
+/// Throws Error when a tensor of plain numbers that stays as it is has one that is not finite.
+void check_numbers(const StoredTensor& t) {
+  if (!t.dtype || width(*t.dtype).block_elements > 1) return;
+  std::vector<float> numbers;
+  for (std::uint64_t first = 0; first < t.elements(); first += piece) {
+    numbers.resize(std::min<std::uint64_t>(piece, t.elements() - first));
+    read_elements(t, first, std::span(numbers));
+  }
+}
+
 /// Metadata to write: all but what another type and a whole file change.
 std::vector<std::string> metadata_for(const GgufMetadata& metadata, QuantizedType type) {
   constexpr std::string_view version = "general.quantization_version";
@@ -293,6 +303,10 @@ QuantizeReport quantize_gguf(const fs::path& input, const fs::path& output,
   if (output.extension() != ".gguf") {
     throw Error(output.string(), "the name of an output without .gguf", "a .gguf file");
   }
+  std::error_code ec;
+  if (fs::equivalent(input, output, ec)) {
+    throw Error(output.string(), "the file that is converted", "the name of another file");
+  }
   const GgufFile file = read_gguf(MappedFile::open(input));
   if (file.metadata.whole_or("split.count", 1) > 1) {
     file.metadata.fail("split.count", std::to_string(file.metadata.whole("split.count")),
@@ -324,6 +338,7 @@ QuantizeReport quantize_gguf(const fs::path& input, const fs::path& output,
           t, *types[i],
           [&](std::span<const float>, std::string_view blocks) { out.write(blocks); });
     } else {
+      check_numbers(t);
       out.write(as_text(t.bytes));
     }
     out.write(std::string((alignment - tensors[i].bytes % alignment) % alignment, '\0'));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
@@ -47,6 +48,13 @@ json rope_scaling(const GgufReader& r) {
   if (r.has("rope.scale_linear")) {  // as files spelled it before there were other types
     type = "linear";
     factor = r.number("rope.scale_linear");
+  }
+  // llama.cpp multiplies sines and cosines by it whatever the type.
+  const bool is_long = r.has_tensor("rope_factors_short.weight");
+  if (type != "yarn" && !is_long && r.number_or("rope.scaling.attn_factor", 1) != 1) {
+    r.metadata().fail(r.key("rope.scaling.attn_factor"),
+                      fmt::format("{:g}", r.number_or("rope.scaling.attn_factor", 1)),
+                      "1, or the type yarn or factors");
   }
   const bool is_linear = type == "linear" && factor != 1;
   const std::string_view factors = "rope_freqs.weight";
@@ -170,6 +178,10 @@ json gguf_config(const GgufFile& file) {
   if (family == nullptr) {
     throw Error(file.file->path() + ": metadata general.architecture: " +
                 unknown_name("architecture", shortened(architecture), known).what());
+  }
+  if (!metadata.flag_or(reader.key("attention.causal"), true)) {
+    metadata.fail(reader.key("attention.causal"), "false",
+                  "true: each token reads those before it alone");
   }
   if (metadata.whole_or("split.count", 1) > 1) {
     metadata.fail("split.count", std::to_string(metadata.whole("split.count")),

@@ -1,25 +1,21 @@
 #include "model/train/token_windows.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <numeric>
 #include <utility>
 
 #include "model/base/error.h"
 #include "model/base/random.h"
+#include "model/base/read_file.h"
 #include "model/io/files/fnv_hash.h"
 
 namespace kvcast::train {
 namespace {
 
+constexpr std::uint64_t longest_text = std::uint64_t{4} << 30;
+
 std::string read_text(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(path.string() + ": cannot be opened: " + std::strerror(errno));
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) throw Error(path.string() + ": cannot be read: " + std::strerror(errno));
+  std::string text = read_file(path, "a text", longest_text);
   if (text.empty()) throw Error(path.string(), "an empty file", "text");
   return text;
 }

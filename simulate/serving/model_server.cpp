@@ -109,7 +109,12 @@ double helper_cache_bytes_per_token(const Recording& r) {
 
 Policy default_policy(const Engine& engine) {
   const auto rules = value_of(engine, "rules");
-  return rules ? parse_policy(rules->get<std::string>()) : Policy::VllmV1;
+  if (!rules) return Policy::VllmV1;
+  try {
+    return parse_policy(rules->get<std::string>());
+  } catch (const Error& e) {
+    throw Error("engine " + engine.name + ": scheduler.rules: " + e.what());
+  }
 }
 
 void keep_prompts_whole(const std::vector<MethodSpec>& methods, SchedulerSettings& s) {
@@ -230,10 +235,14 @@ ModelServer make_model_server(const Configuration& c, std::string_view scheduler
                               words(m.capacity_bytes), words(m.reserved_bytes)),
                   "room for a cache: more devices (--tp), narrower weights or smaller steps");
     }
-    constexpr double most_blocks = 0x1p30;
-    s.num_blocks = static_cast<std::uint64_t>(std::min(room / m.block_bytes, most_blocks));
+    s.num_blocks =
+        static_cast<std::uint64_t>(std::min(room / m.block_bytes, static_cast<double>(all_blocks)));
   }
-  s.check();
+  try {
+    s.check();
+  } catch (const Error& e) {
+    throw Error(place + ": " + e.what());
+  }
   return {{std::move(s), clock, 1}, m, c.parallelism.devices()};
 }
 

@@ -67,9 +67,14 @@ void SchedulerSettings::check() const {
   above_zero("block_size", block_size);
   above_zero("chunked_prefill_size", chunked_prefill_size);
   above_zero("num_scheduler_steps", num_scheduler_steps);
-  constexpr std::uint64_t most_blocks = std::uint64_t{1} << 31;
-  if (num_blocks > most_blocks) {
-    throw Error("num_blocks", std::to_string(num_blocks), fmt::format("at most {}", most_blocks));
+  if (num_blocks > all_blocks) {
+    throw Error("num_blocks", std::to_string(num_blocks), fmt::format("at most {}", all_blocks));
+  }
+  const bool cuts_at_blocks =
+      policy == Policy::TrtllmGuaranteed || policy == Policy::TrtllmUtilization;
+  if (cuts_at_blocks && chunked_prefill && max_num_batched_tokens < block_size) {
+    throw Error("max_num_batched_tokens", std::to_string(max_num_batched_tokens),
+                fmt::format("at least block_size, {}: prompts are cut at blocks", block_size));
   }
   if (!(watermark >= 0 && watermark < 1)) {
     throw Error("watermark", fmt::format("{:g}", watermark), "a share from 0 to below 1");

@@ -36,6 +36,9 @@ std::string_view name(Policy policy);
 Policy parse_policy(std::string_view text);
 std::vector<std::string> policy_names();
 
+/// Blocks of all servers together: what is known of them takes 8 GiB.
+constexpr std::uint64_t all_blocks = std::uint64_t{1} << 28;
+
 struct SchedulerSettings {
   Policy policy = Policy::VllmV1;
   std::uint64_t max_num_batched_tokens = 2048;  ///< of a step

@@ -5,6 +5,8 @@
 #include <queue>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "model/base/error.h"
 #include "model/base/interrupt.h"
 #include "model/base/words.h"
@@ -100,6 +102,11 @@ class Serving {
  private:
   void add_servers(const Servers& servers, bool decode) {
     if (servers.count == 0) throw Error("a number of servers", "0", "at least 1");
+    const std::uint64_t blocks = servers.settings.num_blocks;
+    if (servers.count > all_blocks / std::max<std::uint64_t>(blocks, 1)) {
+      throw Error("servers", fmt::format("{} with {} blocks each", servers.count, blocks),
+                  fmt::format("at most {} blocks in all", all_blocks));
+    }
     for (std::uint64_t i = 0; i < servers.count; ++i) {
       servers_.push_back({make_scheduler(servers.settings), servers.clock.get(), decode});
     }
@@ -107,6 +114,14 @@ class Serving {
 
   /// False: the request is refused.
   bool arrive(ServingRequest request) {
+    // A double of 1e10 seconds is right to two microseconds.
+    constexpr double latest_s = 1e10;
+    if (request.arrival_s > latest_s) {
+      throw Error(
+          fmt::format("request {}", request.id),
+          fmt::format("an arrival at {:g} s", request.arrival_s),
+          fmt::format("one before {:g} s, where times of steps can be told apart", latest_s));
+    }
     meter_.arrived();
     if (const auto reason = servers_[0].clock->refuses(request)) {
       meter_.rejected();

@@ -100,8 +100,9 @@ void set_scheduler(std::string_view text, const std::string& place, SchedulerSet
 ServingScenario parse_serving_scenario(const nlohmann::json& document, const std::string& place) {
   const JsonObject o(document, place);
   ServingScenario scenario;
+  const std::string policy = o.text("policy");
   try {
-    scenario.settings.policy = parse_policy(o.text("policy"));
+    scenario.settings.policy = parse_policy(policy);
   } catch (const Error& e) {
     throw Error(o.place_of("policy") + ": " + e.what());
   }
@@ -116,7 +117,11 @@ ServingScenario parse_serving_scenario(const nlohmann::json& document, const std
   scenario.cost->decode_kv_token_s = cost_at(c, "decode_kv_token_s");
   c.reject_unknown_keys();
   o.reject_unknown_keys();
-  scenario.settings.check();
+  try {
+    scenario.settings.check();
+  } catch (const Error& e) {
+    throw Error(place + ": " + e.what());
+  }
   return scenario;
 }
 

@@ -95,6 +95,29 @@ void add_layer(GgufWriter& w) {
 
 }  // namespace
 
+TEST_CASE("bad input: logits of any position that are not finite are no file") {
+  // Token 1 is a unit vector, which the norm makes larger than 1, and its weight infinite; token 2
+  // has nothing there, so that greedy decoding goes on. Layers add nothing.
+  Model m;
+  for (auto& [name, tensor] : m.tensors) {
+    const auto is_of = [&of = name](const char* part) {
+      return of.find(part) != std::string::npos;
+    };
+    if (is_of("o_proj") || is_of("down_proj") || is_of("embed_tokens"))
+      std::fill(tensor.data.begin(), tensor.data.end(), 0.0F);
+  }
+  Tensor& embedding = m.tensors.at("model.embed_tokens.weight");
+  embedding.data[embedding.shape[1]] = 1;
+  embedding.data[2 * embedding.shape[1] + 1] = 1;
+  m.tensors.at("model.norm.weight").data[0] = std::numeric_limits<float>::max();
+  m.write(m.bytes());
+  const std::string logits = m.folder.file("logits.safetensors");
+  CHECK(run_program("run --quiet " + m.run() + " --output-len 1").status == 0);
+  check_refused("run " + m.run() + " --output-len 1 --logits " + logits,
+                "sequence 0, position 0: the logits are not finite numbers", 1);
+  CHECK_FALSE(fs::exists(logits));
+}
+
 TEST_CASE("bad input: run takes the output that just fits a position table") {
   CHECK(
       run_program("run --quiet --model " + oracle + "opt --tokens 1,2,3 --output-len 98").status ==

@@ -32,6 +32,18 @@ TEST_CASE("estimate --train: the contract's keys, in base units") {
   CHECK(full["model_flops"] == j["model_flops"]);
 }
 
+TEST_CASE("estimate --train: weights in blocks that rows do not fill are whole bytes") {
+  // Blocks of 128 x 128 with a scale do not divide all of deepseek-v3's weights, so that some would
+  // take a fraction of a byte: this was a failed assertion. An element takes a byte; those of the
+  // embedding and the head, of 7,168 x 129,280 each, take two.
+  const json j = run_json(
+      "estimate --train --quiet --model deepseek-v3 --hardware h200 --batch 1 --seq-len 64 --json");
+  const auto parameters = j["parameters"].get<double>();
+  CHECK(j["weight_bytes"] > parameters);
+  CHECK(j["weight_bytes"] < 1.01 * parameters);
+  CHECK(j["step_s"] > 0);
+}
+
 TEST_CASE("estimate --train: the breakdown's rows are the step") {
   const json j = run_json(step + "--batch 2 --seq-len 512 --micro-batches 2 --breakdown --json");
   double sum = 0;

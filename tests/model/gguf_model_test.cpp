@@ -91,6 +91,19 @@ TEST_CASE("gguf_model: rope_freqs divides the frequencies") {
   CHECK(has(refusal(zero), "a list of numbers above 0"));
 }
 
+TEST_CASE("gguf_model: keys of every architecture that change a pass are honoured or refused") {
+  GgufWriter both_ways = llama_file();
+  both_ways.value("llama.attention.causal", gguf_id::boolean, std::string(1, '\0'));
+  CHECK(has(refusal(both_ways), "llama.attention.causal: got false, expected true"));
+  GgufWriter gain = llama_file();
+  gain.number("llama.rope.scaling.attn_factor", 2);
+  CHECK(has(refusal(gain), "llama.rope.scaling.attn_factor: got 2, expected 1, or the type yarn"));
+  gain.text("llama.rope.scaling.type", "yarn");
+  gain.number("llama.rope.scaling.factor", 1);
+  gain.whole("llama.rope.scaling.original_context_length", 64);
+  CHECK(architecture_of(gain).decoder.layers[0].rope->gain == 2);
+}
+
 TEST_CASE("gguf_model: linear scaling is read, with its type or without") {
   GgufWriter linear = llama_file();
   linear.text("llama.rope.scaling.type", "linear");

@@ -180,6 +180,12 @@ TEST_CASE("packed_checkpoint: a configuration that is not read says what is") {
         "c.json: /config_groups/group_0/weights/num_bits: got 8, expected 4 of integers");
   CHECK(message(compressed + R"("pack-quantized", "kv_cache_scheme": {"num_bits": 8}})")
             .find("/kv_cache_scheme: got ") != std::string::npos);
+  CHECK(message(compressed + R"("pack-quantized", "transform_config": {"R1": {}}})") ==
+        "c.json: /transform_config: got {\"R1\":{}}, expected none");
+  CHECK(message(R"({"quant_method": "compressed-tensors", "format": "pack-quantized",
+                    "config_groups": {"group_0": {"weights": {"num_bits": 4,
+                                                              "symmetric": false}}}})") ==
+        "c.json: /config_groups/group_0/weights/symmetric: got false, expected true");
 }
 
 TEST_CASE("packed_checkpoint: tensors that are missing, of another type or shape are named") {
@@ -193,6 +199,11 @@ TEST_CASE("packed_checkpoint: tensors that are missing, of another type or shape
         "f: tensor m.weight: tensor m.weight_scale, which belongs to it, is missing");
   CHECK(message({codes, {"m.weight_scale_inv", "F32", {2, 1}, zeros(8)}}, fp8) ==
         "f: tensor m.weight_scale_inv: got shape [2, 1], expected [2, 2]");
+  // Turned round it has as many numbers.
+  const Tensor wide{"m.weight", "F8_E4M3", {2, 6}, zeros(12)};
+  CHECK_NOTHROW(united({wide, {"m.weight_scale_inv", "F32", {1, 2}, zeros(8)}}, fp8));
+  CHECK(message({wide, {"m.weight_scale_inv", "F32", {2, 1}, zeros(8)}}, fp8) ==
+        "f: tensor m.weight_scale_inv: got shape [2, 1], expected [1, 2]");
   CHECK(message({codes, {"m.weight_scale_inv", "F8_E8M0", {2, 2}, zeros(4)}}, fp8) ==
         "f: tensor m.weight_scale_inv: got element type F8_E8M0, expected F32, BF16 or F16");
   CHECK(message({{"m.weight", "F8_E4M3", {2, 3, 4}, zeros(24)}, scales}, fp8) ==
@@ -225,6 +236,14 @@ TEST_CASE("packed_checkpoint: tensors that are missing, of another type or shape
                 gptq) == "f: tensor m.qweight: got an input of group 2, expected 2 groups");
   CHECK(message({words, zero_words, halves, {"m.g_idx", "I32", {4}, zeros(16)}}, gptq) ==
         "f: tensor m.qweight: got the groups of 4 inputs, expected of 8");
+  const std::string ordered =
+      R"({"quant_method": "gptq", "bits": 4, "group_size": 4, "desc_act": true})";
+  const std::string no_order =
+      "f: tensor m.qweight: the groups of its inputs, m.g_idx, are missing; expected them with "
+      "desc_act";
+  CHECK_NOTHROW(united({words, zero_words, halves, {"m.g_idx", "I32", {8}, zeros(32)}}, ordered));
+  CHECK(message({words, zero_words, halves}, ordered) == no_order);
+  CHECK(message({words, zero_words, halves, {"m.g_idx", "I32", {0}, ""}}, ordered) == no_order);
   CHECK(message({words, zero_words, halves, {"m.weight", "F32", {1}, zeros(4)}}, gptq) ==
         "f: tensor m.weight: got the weight twice, also packed, expected each weight once");
 }

@@ -131,6 +131,30 @@ TEST_CASE("serving: a prompt's blocks are found again by the next with the same 
   CHECK(message_of([&] { settings.check(); }).find("divisor") != std::string::npos);
 }
 
+TEST_CASE("serving: what no server could do is refused") {
+  const auto requests = requests_of({{0, 4, 3}});
+  const auto refusal = [&](const ServingSetup& setup, const std::vector<ServingRequest>& of) {
+    return message_of([&] { serve_all(setup, of); });
+  };
+  // TensorRT-LLM cuts prompts at blocks: a step of less than one would never begin.
+  SchedulerSettings cuts = blocks_of_4(Policy::TrtllmGuaranteed, 10);
+  cuts.chunked_prefill = true;
+  cuts.max_num_batched_tokens = 3;
+  CHECK(
+      refusal(one_server(cuts, cost_of(1)), requests) ==
+      "max_num_batched_tokens: got 3, expected at least block_size, 4: prompts are cut at blocks");
+  cuts.max_num_batched_tokens = 4;
+  CHECK(serve_all(one_server(cuts, cost_of(1)), requests).finish == std::vector<double>{3});
+  // What is known of blocks would not fit a machine.
+  ServingSetup many = one_server(blocks_of_4(Policy::VllmV1, 10), cost_of(1));
+  many.servers.count = 30'000'000;
+  CHECK(refusal(many, requests) ==
+        "servers: got 30000000 with 10 blocks each, expected at most 268435456 blocks in all");
+  // Steps of a second are lost beside 1e30.
+  CHECK(refusal(one_server(roomy(Policy::VllmV1), cost_of(1)), requests_of({{1e30, 4, 3}}))
+            .find("request 0: got an arrival at 1e+30 s") == 0);
+}
+
 TEST_CASE("serving: one seat is a queue with one server") {
   // Lindley: each waits for what the one before has left.
   const auto requests = drawn("poisson:rate=1", "uniform:1,1000", "1", 2000, 5);

@@ -221,10 +221,12 @@ StoredTensor packed_tensor(std::string name, Fp8Weight w) {
   const std::uint64_t in = w.codes.shape[1];
   const Shape blocks{divided_up(out, w.rows), divided_up(in, w.columns)};
   Shape scales = w.scales.shape;
-  // A number, or one for each output, may have dimensions less or more.
-  std::erase(scales, 1u);
   Shape expected = blocks;
-  std::erase(expected, 1u);
+  // A number, or one for each output, may have dimensions less or more.
+  if (blocks[1] == 1 && (w.rows == 1 || blocks[0] == 1)) {
+    std::erase(scales, 1u);
+    std::erase(expected, 1u);
+  }
   if (scales != expected) fail_shape(w.scales, fmt::format("[{}]", fmt::join(blocks, ", ")));
   const std::uint64_t block = row_block(DType::FP8).elements;
   const bool in_blocks = w.columns >= in || w.columns % block == 0;

@@ -64,6 +64,10 @@ void read_compressed(const JsonObject& q, Packing& p) {
     const JsonObject sparsity = q.object("sparsity_config");
     if (!sparsity.keys().empty()) check_text(sparsity, "format", "dense", {"dense"});
   }
+  // Rotations of what a product reads.
+  if (q.has("transform_config") && !q.object("transform_config").keys().empty()) {
+    q.fail("transform_config", "none");
+  }
   const JsonObject groups = q.object("config_groups");
   for (const std::string& name : groups.keys()) {
     const JsonObject group = groups.object(name);
@@ -73,6 +77,7 @@ void read_compressed(const JsonObject& q, Packing& p) {
     if (!weights.has("num_bits") || weights.at("num_bits") != (floats ? 8 : 4)) {
       weights.fail("num_bits", floats ? "8 of floats" : "4 of integers");
     }
+    if (!weights.flag_or("symmetric", true)) weights.fail("symmetric", "true");
     read_block(weights, "block_structure", p);
   }
 }
@@ -173,6 +178,10 @@ class Uniter {
     if (const std::optional<StoredTensor> index = take(module + ".g_idx"); index && !awq) {
       w.groups = words_of(*index);
     }
+    if (packing_.has_own_order && w.groups.empty()) {
+      throw Error(t.place() + ": the groups of its inputs, " + shortened(module + ".g_idx") +
+                  ", are missing; expected them with desc_act");
+    }
     return packed_tensor(module + ".weight", std::move(w));
   }
 
@@ -239,6 +248,7 @@ Packing read_packing(const JsonObject& q) {
       check_text(q, "checkpoint_format", "gptq", {"gptq", "gptq_v2"});
       if (q.flag_or("is_marlin_format", false)) q.fail("is_marlin_format", "false");
       read_groups(q, "bits", "group_size", p);
+      p.has_own_order = q.flag_or("desc_act", false);
       // The first version stores zeros less 1.
       p.zero_offset = q.text_or("checkpoint_format", "gptq") == "gptq" ? 1 : 0;
       break;

@@ -24,6 +24,7 @@ struct Packing {
   std::uint64_t rows = 0;
   std::uint64_t columns = 0;
   std::uint64_t group = 0;        ///< of int4, inputs; 0: all
+  bool has_own_order = false;     ///< of int4, each input's group is stored (desc_act)
   std::uint32_t zero_offset = 0;  ///< of int4, what stored zeros are less
 };
 
