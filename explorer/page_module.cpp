@@ -28,7 +28,7 @@ void add_rows(Command app, const Globals& globals) {
   const auto axes = std::make_shared<SweepAxes>();
   axes->add_to(command);
   command.callback([axes, &globals] {
-    const reports::SweepGrid grid(axes->parse(), globals.catalog());
+    const reports::SweepGrid grid(axes->parse(globals), globals.catalog());
     std::string text = reports::sweep_header();
     reports::RowScratch scratch;
     for (std::uint64_t c = 0; c < grid.num_configurations(); ++c) {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "measure/calibration.h"
+#include "measure/validation.h"
 #include "measure/validation_store.h"
 #include "model/base/error.h"
 #include "model/execute/batch_order.h"
@@ -163,7 +164,6 @@ class Subject {
     session_options_.cache = p.cache;
     if (has_weights(p.model)) {
       session_options_.weights = execute::stored_weight_types(*checkpoint_);
-      configuration_.lowering.weights = run_weight_types(configuration_.architecture, p.model);
     }
     session_options_.open = [catalog, seed = o.seed](const std::string& name) {
       return open(name, catalog, seed);
@@ -202,6 +202,7 @@ class Subject {
   RunSeconds predicted(const roofline::DesignPoint& size) const {
     roofline::Configuration c = configuration_;
     c.methods = methods();
+    c.lowering.weights = weight_types_of(c.architecture, weights());
     const roofline::Estimate e = search::PlacedEstimator(c).at(size);
     return {e.ttft_s, size.output_len > 1 ? e.tpot_s : no_value};
   }
@@ -327,11 +328,6 @@ bool has_weights(const std::string& model) {
   return folder.extension() == ".gguf" ||
          std::filesystem::exists(folder / "model.safetensors", ec) ||
          std::filesystem::exists(folder / "model.safetensors.index.json", ec);
-}
-
-WeightTypes run_weight_types(const Architecture& a, const std::string& model) {
-  if (a.stored_weights && a.stored_weights->in_file != nullptr) return *a.stored_weights;
-  return execute::stored_weight_types(Checkpoint(model));
 }
 
 std::vector<MeasurePoint> measure_matrix(const MeasureAxes& axes, const Catalog& catalog) {

@@ -33,8 +33,6 @@ std::uint64_t num_ranks(const MeasurePoint& point);
 /// Whether a model is a GGUF file or a folder with weights, which runs keep as they are stored.
 /// Other models get random weights.
 bool has_weights(const std::string& model);
-/// The types that runs keep the weights of such a model in.
-WeightTypes run_weight_types(const Architecture& a, const std::string& model);
 
 /// What the matrix spans; an empty list stands for its default.
 struct MeasureAxes {

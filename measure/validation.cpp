@@ -10,7 +10,6 @@
 
 #include "measure/closed_loop.h"
 #include "measure/engine_match.h"
-#include "measure/measure_matrix.h"
 #include "measure/model_match.h"
 #include "model/base/error.h"
 #include "model/record/recording.h"
@@ -130,10 +129,9 @@ class Matcher {
     if (forecast != nullptr) return forecast;
     Architecture architecture = load_model(catalog_, found, overrides);
     Lowering lowering = l;
-    // kvcast's own runs: the row's type is that of most weights.
-    const bool is_stored = l.weights.is_uniform() && l.weights.main != DType::FP32;
-    if (l.activations == DType::FP32 && is_stored && has_weights(found)) {
-      lowering.weights = run_weight_types(architecture, found);
+    // kvcast's own runs, whose row has the type of most weights.
+    if (l.operand_dtype() == DType::FP32 && l.weights.is_uniform()) {
+      lowering.weights = weight_types_of(architecture, l.weights.main);
     }
     forecast = std::make_shared<const ForecastOn>(forecast_on(
         {.architecture = std::move(architecture),
@@ -251,6 +249,11 @@ DeviceChoice parse_device_choice(std::string_view text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string_view::npos) return {"", std::string(text)};
   return {std::string(text.substr(0, equals)), std::string(text.substr(equals + 1))};
+}
+
+WeightTypes weight_types_of(const Architecture& a, DType main) {
+  return a.stored_weights && a.stored_weights->main == main ? *a.stored_weights
+                                                            : WeightTypes(main);
 }
 
 Validation validate(const Measurements& measurements, const Catalog& catalog,

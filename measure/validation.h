@@ -66,6 +66,9 @@ struct Validation {
   Devices devices;
 };
 
+/// Each weight's type, where most are of `main` and the model's configuration or file says more.
+WeightTypes weight_types_of(const Architecture& a, DType main);
+
 /// Finds each row's model and device and forecasts its times. Rows without a forecast are listed as
 /// unmatched. Throws Error when a chosen device cannot be read or two have one name.
 Validation validate(const Measurements& measurements, const Catalog& catalog,

@@ -8,7 +8,7 @@
 namespace kvcast::cli {
 namespace {
 
-using Row = std::vector<std::string>;
+using Cells = std::vector<std::string>;
 
 constexpr std::size_t gap = 2;
 /// Words are not cut below this.
@@ -24,23 +24,23 @@ bool is_numeric(const std::string& cell) {
 /// The rows as they are printed.
 class Layout {
  public:
-  explicit Layout(const std::vector<Row>& rows) : headings_(rows.front()) {
+  explicit Layout(const std::vector<Cells>& rows) : headings_(rows.front()) {
     body_.assign(rows.begin() + 1, rows.end());
     std::size_t columns = 0;
-    for (const Row& row : rows) columns = std::max(columns, row.size());
+    for (const Cells& row : rows) columns = std::max(columns, row.size());
     headings_.resize(columns);
-    for (Row& row : body_) row.resize(columns);
+    for (Cells& row : body_) row.resize(columns);
     for (std::size_t i = 0; i < columns; ++i) {
       Column c;
       c.heading = {headings_[i]};
       const auto first =
-          std::find_if(body_.begin(), body_.end(), [i](const Row& row) { return !row[i].empty(); });
+          std::find_if(body_.begin(), body_.end(), [i](const Cells& row) { return !row[i].empty(); });
       // A heading stands over its column the way the column's first cell does.
       c.is_right = is_numeric(first == body_.end() ? headings_[i] : (*first)[i]);
-      c.is_words = std::any_of(body_.begin(), body_.end(), [i](const Row& row) {
+      c.is_words = std::any_of(body_.begin(), body_.end(), [i](const Cells& row) {
         return !row[i].empty() && !is_numeric(row[i]);
       });
-      for (const Row& row : body_) c.cells = std::max(c.cells, text_width(row[i]));
+      for (const Cells& row : body_) c.cells = std::max(c.cells, text_width(row[i]));
       c.width = std::max(c.cells, text_width(headings_[i]));
       columns_.push_back(std::move(c));
     }
@@ -99,7 +99,7 @@ class Layout {
     while (columns_.size() > fewest && total() + gap + sign.size() > table_width) {
       columns_.pop_back();
     }
-    for (Row& row : body_) {
+    for (Cells& row : body_) {
       row.resize(columns_.size());
       row.push_back(sign);
     }
@@ -111,14 +111,14 @@ class Layout {
     for (const Column& c : columns_) lines = std::max(lines, c.heading.size());
     std::string out;
     for (std::size_t l = 0; l < lines; ++l) {
-      Row row;
+      Cells row;
       for (const Column& c : columns_) {
         const std::size_t above = lines - c.heading.size();  // short ones stand at the bottom
         row.push_back(l < above ? "" : c.heading[l - above]);
       }
       out += line(row);
     }
-    for (const Row& row : body_) {
+    for (const Cells& row : body_) {
       out += long_words == Table::Long::Cut ? line(row) : wrapped_lines(row);
     }
     return out;
@@ -140,7 +140,7 @@ class Layout {
     return sum < gap ? 0 : sum - gap;
   }
 
-  std::string line(const Row& row) const {
+  std::string line(const Cells& row) const {
     std::string out;
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       const Column& c = columns_[i];
@@ -153,7 +153,7 @@ class Layout {
     return out + "\n";
   }
 
-  std::string wrapped_lines(const Row& row) const {
+  std::string wrapped_lines(const Cells& row) const {
     std::vector<std::vector<std::string>> cells;
     std::size_t lines = 1;
     for (std::size_t i = 0; i < columns_.size(); ++i) {
@@ -162,15 +162,15 @@ class Layout {
     }
     std::string out;
     for (std::size_t l = 0; l < lines; ++l) {
-      Row part;
+      Cells part;
       for (const auto& cell : cells) part.push_back(l < cell.size() ? cell[l] : "");
       out += line(part);
     }
     return out;
   }
 
-  Row headings_;
-  std::vector<Row> body_;
+  Cells headings_;
+  std::vector<Cells> body_;
   std::vector<Column> columns_;
 };
 

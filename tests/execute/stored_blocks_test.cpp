@@ -26,7 +26,7 @@
 namespace kvcast::execute {
 namespace {
 
-constexpr auto types = stored_types;
+constexpr auto types = tested_types;
 
 std::vector<float> product(const Matrix& m, const std::vector<float>& x, std::size_t rows,
                            std::size_t out, const float* bias = nullptr) {

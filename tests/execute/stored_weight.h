@@ -18,7 +18,7 @@
 
 namespace kvcast::execute {
 
-constexpr std::array stored_types{
+constexpr std::array tested_types{
     DType::BF16, DType::FP16, DType::Q8_0, DType::Q4_0,   DType::Q4_1,   DType::Q5_0, DType::Q5_1,
     DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::IQ4_NL, DType::IQ4_XS, DType::MXFP4};
 
@@ -26,7 +26,7 @@ constexpr std::array stored_types{
 constexpr std::array packed_types{DType::FP8, DType::INT4_G32, DType::INT4_G64, DType::INT4_G128};
 
 inline std::vector<DType> all_types() {
-  std::vector<DType> all(stored_types.begin(), stored_types.end());
+  std::vector<DType> all(tested_types.begin(), tested_types.end());
   all.insert(all.end(), packed_types.begin(), packed_types.end());
   return all;
 }
@@ -95,7 +95,7 @@ struct StoredWeight {
 
   StoredWeight(std::size_t out_features, std::size_t in_features, DType type)
       : out(out_features), in(in_features), dtype(type), numbers(out * in) {
-    if (std::find(stored_types.begin(), stored_types.end(), type) == stored_types.end()) {
+    if (std::find(tested_types.begin(), tested_types.end(), type) == tested_types.end()) {
       tensor = random_packed(type, out, in);
       REQUIRE(tensor.dtype == type);
     } else {
