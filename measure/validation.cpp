@@ -252,8 +252,7 @@ DeviceChoice parse_device_choice(std::string_view text) {
 }
 
 WeightTypes weight_types_of(const Architecture& a, DType main) {
-  return a.stored_weights && a.stored_weights->main == main ? *a.stored_weights
-                                                            : WeightTypes(main);
+  return a.stored_weights && a.stored_weights->main == main ? *a.stored_weights : WeightTypes(main);
 }
 
 Validation validate(const Measurements& measurements, const Catalog& catalog,

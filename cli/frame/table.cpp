@@ -33,8 +33,8 @@ class Layout {
     for (std::size_t i = 0; i < columns; ++i) {
       Column c;
       c.heading = {headings_[i]};
-      const auto first =
-          std::find_if(body_.begin(), body_.end(), [i](const Cells& row) { return !row[i].empty(); });
+      const auto first = std::find_if(body_.begin(), body_.end(),
+                                      [i](const Cells& row) { return !row[i].empty(); });
       // A heading stands over its column the way the column's first cell does.
       c.is_right = is_numeric(first == body_.end() ? headings_[i] : (*first)[i]);
       c.is_words = std::any_of(body_.begin(), body_.end(), [i](const Cells& row) {

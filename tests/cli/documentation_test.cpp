@@ -26,8 +26,8 @@ constexpr const char* console_fence = "```console";
 constexpr const char* sh_fence = "```sh";
 
 /// `kvcast` stands for the program under test.
-const std::string finds_program =
-    "PATH='" + fs::path(KVCAST_PROGRAM).parent_path().string() + "':$PATH LC_ALL=C XDG_CONFIG_HOME=/dev/null ";
+const std::string finds_program = "PATH='" + fs::path(KVCAST_PROGRAM).parent_path().string() +
+                                  "':$PATH LC_ALL=C XDG_CONFIG_HOME=/dev/null ";
 
 /// What a command line prints to stdout.
 std::string output_of(const std::string& command) {

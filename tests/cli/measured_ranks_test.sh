@@ -33,7 +33,7 @@ measure=("$program" validate --measure --quick --threads 1 --json --hardware one
   --prompt-len 11 --csv real.csv --plot real-plot.svg >real.json 2>err.txt ||
   fail "real ranks: $(cat err.txt)"
 [ "$(wc -l <real.csv)" -eq 5 ] || fail "real ranks: $(cat real.csv)"
-[ "$(grep -cE '(kvr|tsp):p=2(,partition=search")?,tiled,fused,fp32,2,11,3,[0-9.e-]+,[0-9.e-]+,' real.csv)" -eq 3 ] ||
+[ "$(grep -cE '(kvr|tsp):p=2(,partition=search")?,tiled,fused,fp32,fp32,fp32,fp32,2,11,3,[0-9.e-]+,[0-9.e-]+,' real.csv)" -eq 3 ] ||
   fail "no times of ranks: $(cat real.csv)"
 [ "$(grep -c ',memory-2,' real.csv)" -eq 3 ] || fail "hardware of ranks: $(cat real.csv)"
 tr -d ' \n' <real.json >flat.json
@@ -69,9 +69,9 @@ played=("${measure[@]}" --model pythia-160m --batch 1 --prompt-len 64,65 --metho
 printf '%s\n' 99 1.0 1.2 1.1 1.0 1.2 1 1 2 3 1 3 >times
 "${played[@]}" --csv noisy.csv >out.txt 2>err.txt
 [ $? -eq 1 ] || fail "noisy: exit status"
-has "kvcast: the machine is too noisy: pythia-160m kvr:p=2 tiled, batch 1, prompt 65: the middle half of 5 TTFTs spreads over 100 %" err.txt
+has "kvcast: the machine is too noisy: pythia-160m kvr:p=2 tiled, fp32 with a cache in fp32, batch 1, prompt 65: the middle half of 5 TTFTs spreads over 100 %" err.txt
 [ "$(wc -l <err.txt)" -eq 1 ] && [ ! -s out.txt ] || fail "noisy: $(cat err.txt out.txt)"
-has "kvr:p=2,tiled,fused,fp32,1,64,3,1.1,0.5,0.1818181818" noisy.csv.partial
+has "kvr:p=2,tiled,fused,fp32,fp32,fp32,fp32,1,64,3,1.1,0.5,0.1818181818" noisy.csv.partial
 [ "$(wc -l <noisy.csv.partial)" -eq 2 ] || fail "noisy: $(cat noisy.csv.partial)"
 [ "$(wc -l <runs)" -eq 12 ] || fail "noisy: $(wc -l <runs) runs"
 has "run --quiet --json --model pythia-160m --random-weights 1 --method kvr:p=2 --attention tiled --batch 1 --prompt-len 65 --output-len 3 --threads 1" arguments
@@ -80,7 +80,7 @@ has "-n 2 " arguments
 : >runs
 printf '%s\n' 1 1 2 3 1 3 >times
 "${played[@]}" --force --csv noisy.csv >out.txt 2>err.txt || fail "--force: $(cat err.txt)"
-has "warning: pythia-160m kvr:p=2 tiled, batch 1, prompt 65: the middle half of 5 TTFTs" err.txt
+has "warning: pythia-160m kvr:p=2 tiled, fp32 with a cache in fp32, batch 1, prompt 65: the middle half of 5 TTFTs" err.txt
 has '"rows_resumed": 1' out.txt
 has "1,65,3,2,0.5,1,0,5," noisy.csv
 

@@ -348,8 +348,8 @@ TEST_CASE("run: the same GGUF file and the same folder are models of model show 
   CHECK(run_json("model show --json " + folder)["num_hidden_layers"] == 2);
   const std::string estimate = "estimate --quiet --json --hardware a100-80gb --prompt-len 32 ";
   const json e = run_json(estimate + "--model " + folder + " --set num_hidden_layers=4");
-  // 4 layers, keys and values of 24 features, fp16, 32 + 128 tokens.
-  CHECK(e["kv_cache_bytes"] == 4 * 2 * 24 * 2 * (32 + 128));
+  // 4 layers, keys and values of 24 features, fp32 as published, 32 + 128 tokens.
+  CHECK(e["kv_cache_bytes"] == 4 * 2 * 24 * 4 * (32 + 128));
   if (smollm_is_missing()) return;
   const json m = run_json("model show --json " + smollm.string());
   // 49152 · 576 + 30 · (576 · (576 + 2 · 192 + 576) + 3 · 576 · 1536 + 2 · 576) + 576.
