@@ -18,6 +18,7 @@
 #include "bench/shapes.h"
 #include "model/base/error.h"
 #include "model/execute/machine_probe.h"
+#include "model/graph/work.h"
 
 namespace kvcast::execute {
 namespace {
