@@ -108,31 +108,24 @@ ordered_json row_json(const QualityRow& r) {
           {"on_front", r.on_front}};
 }
 
-/// "0.81 [0.75, 0.87]"
-std::string in_interval(const ordered_json& i) {
-  const auto mean = i["mean"].get<double>();
-  if (i["low"].is_null()) return fmt::format("{:.3g}", mean);
-  return fmt::format("{:.3g} [{:.3g}, {:.3g}]", mean, i["low"].get<double>(),
-                     i["high"].get<double>());
-}
-
 std::string summary_text(const ordered_json& rows) {
   const bool needles = std::any_of(rows.begin(), rows.end(),
                                    [](const ordered_json& r) { return r["task"] == "needle"; });
   return table_text({{"task", "task"},
                      {"method", "method"},
-                     {"agreement", "agreement", in_interval},
-                     {"KL (nats)", "kl_nats", in_interval},
+                     {"agreement", "/agreement/mean", in("{:.3g}")},
+                     {"KL (nats)", "/kl_nats/mean", in("{:.3g}")},
                      {"perplexity", "/perplexity/mean", in("{:.4g}")},
-                     {"over base", "perplexity_ratio", in_interval},
-                     {"answered", "answered", in_interval},
+                     {"over base", "/perplexity_ratio/mean", in("{:.3g}")},
+                     {"answered", "/answered/mean", in("{:.3g}")},
                      {"TTFT (s)", "ttft_s", in("{:.3g}")},
                      {"speed-up", "ttft_speedup", in("{:.2f}")},
                      {"TPOT (s)", "tpot_s", in("{:.3g}")},
                      {"memory (MB)", "memory_bytes", in("{:.4g}", 1e-6)},
                      {"front", "on_front", if_true("*")}},
                     rows) +
-         "Means with 95 % intervals over samples; * no method on the task is as fast and as near "
+         "Means over samples (--json has 95 % intervals); * no method on the task is as fast and "
+         "as near "
          "to the base model" +
          (needles ? ", or answers as many needles" : "") + "\n";
 }
