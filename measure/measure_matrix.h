@@ -30,8 +30,8 @@ struct MeasurePoint {
 /// How many ranks read the prompt: 1 for methods of one process.
 std::uint64_t num_ranks(const MeasurePoint& point);
 
-/// Whether a model is a GGUF file or a folder with weights, which runs keep as they are stored.
-/// Other models get random weights.
+/// Whether a model is a GGUF file or a folder with weights, which runs of one process keep as they
+/// are stored, and ranks in fp32. Other models get random weights.
 bool has_weights(const std::string& model);
 
 /// What the matrix spans; an empty list stands for its default.

@@ -336,6 +336,12 @@ MeasuredRows measure_quality(const Checkpoint& checkpoint, std::span<const Quali
   }
   if (samples.empty()) throw Error("samples", "none", "a text or needles");
   KVCAST_ASSERT(!methods.empty() && methods[0].label(methods[0].method) == "plain");
+  std::set<std::string> labels;
+  for (const QualityMethod& m : methods) {
+    if (!labels.insert(m.label(m.method)).second) {
+      throw Error(m.label(m.method), "two of them", "methods, files and types of other names");
+    }
+  }
   std::set<std::uint64_t> prompt_lens;
   for (const QualitySample& s : samples) prompt_lens.insert(s.prompt.size());
   for (const QualityMethod& m : methods) {

@@ -116,10 +116,10 @@ std::function<measure::RunSeconds(const MeasurePoint&)> rank_runner(
     line += " run --quiet --json --model " + shell_quoted(p.model);
     if (!measure::has_weights(p.model)) line += fmt::format(" --random-weights {}", options.seed);
     line += fmt::format(
-        " --method {} --attention {} --batch {} --prompt-len {} --output-len {} --threads {} "
-        "--rounds 1",
-        shell_quoted(p.method), measure::attention_name(p.attention), p.size.batch,
-        p.size.prompt_len, p.size.output_len, file.threads);
+        " --method {} --attention {} --weights fp32 --arithmetic {} --cache-dtype {} --batch {} "
+        "--prompt-len {} --output-len {} --threads {} --rounds 1",
+        shell_quoted(p.method), measure::attention_name(p.attention), execute::name(p.arithmetic),
+        name(p.cache), p.size.batch, p.size.prompt_len, p.size.output_len, file.threads);
     if (search::searches_partition(parse_methods(p.method))) {
       line += " --hardware " + shell_quoted(file.file);
     }

@@ -131,11 +131,13 @@ std::string summary_text(const ordered_json& rows) {
 }
 
 /// Throws Error unless the methods' models read the samples as the base model does.
-void check_helpers(const Checkpoint& base, std::span<const measure::QualityMethod> methods,
+void check_helpers(const Checkpoint& base, std::span<const Checkpoint> others,
+                   std::span<const measure::QualityMethod> methods,
                    std::span<const QualitySample> samples, const text::Tokenizer& tokenizer) {
   std::vector<std::vector<execute::TokenId>> prompts;
   for (const QualitySample& s : samples) prompts.push_back(s.prompt);
   execute::OpenedModels models;
+  for (const Checkpoint& c : others) models.emplace(c.path().string(), c);
   for (const measure::QualityMethod& m : methods) {
     models.merge(execute::check_checkpoint(base, {.methods = parse_methods(m.method)}));
   }
@@ -172,7 +174,7 @@ void validate_quality(const Options& o, const Globals& globals) {
   const auto methods = measure::with_types(of_base, number_types(o, others));
   const FoundTokenizer tokenizer = find_tokenizer(checkpoint);
   const auto samples = read_samples(o, checkpoint, tokenizer);
-  if (tokenizer) check_helpers(checkpoint, methods, samples, *tokenizer);
+  if (tokenizer) check_helpers(checkpoint, others, methods, samples, *tokenizer);
   execute::use_threads(o.threads);
   measure::QualityOptions options;
   options.csv = o.csv;

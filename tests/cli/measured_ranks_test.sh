@@ -74,7 +74,7 @@ has "kvcast: the machine is too noisy: pythia-160m kvr:p=2 tiled, fp32 with a ca
 has "kvr:p=2,tiled,fused,fp32,fp32,fp32,fp32,1,64,3,1.1,0.5,0.1818181818" noisy.csv.partial
 [ "$(wc -l <noisy.csv.partial)" -eq 2 ] || fail "noisy: $(cat noisy.csv.partial)"
 [ "$(wc -l <runs)" -eq 12 ] || fail "noisy: $(wc -l <runs) runs"
-has "run --quiet --json --model pythia-160m --random-weights 1 --method kvr:p=2 --attention tiled --batch 1 --prompt-len 65 --output-len 3 --threads 1" arguments
+has "run --quiet --json --model pythia-160m --random-weights 1 --method kvr:p=2 --attention tiled --weights fp32 --arithmetic fp32 --cache-dtype fp32 --batch 1 --prompt-len 65 --output-len 3 --threads 1" arguments
 has "-n 2 " arguments
 # Again with --force: the first row stays, the second is kept with a warning.
 : >runs
@@ -83,6 +83,13 @@ printf '%s\n' 1 1 2 3 1 3 >times
 has "warning: pythia-160m kvr:p=2 tiled, fp32 with a cache in fp32, batch 1, prompt 65: the middle half of 5 TTFTs" err.txt
 has '"rows_resumed": 1' out.txt
 has "1,65,3,2,0.5,1,0,5," noisy.csv
+
+# Ranks run in the types that the rows name.
+: >runs
+: >times
+"${played[@]}" --arithmetic bf16 --cache-dtype fp8 --csv typed.csv >out.txt 2>err.txt || fail "types: $(cat err.txt)"
+has "weights fp32 --arithmetic bf16 --cache-dtype fp8" arguments
+has "kvr:p=2,tiled,fused,fp32,fp32,bf16,fp8,1,64,3" typed.csv
 
 # What a run says is why its row has no times.
 echo "this model is too large" >broken

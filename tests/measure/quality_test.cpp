@@ -238,6 +238,9 @@ TEST_CASE("quality: types of products and of the cache are measured as methods a
   measure_quality(checkpoint, list, samples, {folder / "q.csv"});
   const auto rows = summarize_quality(folder / "q.csv");
   REQUIRE(rows.size() == 6);
+  const auto twice = with_types(methods({}, {}), std::vector{types[1], types[1]});
+  CHECK(message_of([&] { measure_quality(checkpoint, twice, samples, {folder / "t.csv"}); }) ==
+        "plain [bf16]: got two of them, expected methods, files and types of other names");
   CHECK(rows[0].method == "plain");
   CHECK(rows[2].method == "plain [bf16]");
   CHECK(rows[5].method == "static-prune:keep=0.5 [cache fp8]");
