@@ -136,6 +136,18 @@ TEST_CASE("matrix: prompts are made up of ids that the helper models have too") 
   }
 }
 
+TEST_CASE("matrix: each weight has its own type where most are of the row's") {
+  const Architecture a = load_model(catalog(), KVCAST_SOURCE_DIR "/tests/oracle/packed/gptq");
+  const auto of = [&](const WeightTypes& types, const char* name) {
+    return types.of(name, 2, 64, &a);
+  };
+  // GPTQ packs the layers' matrices, not the embedding.
+  const WeightTypes packed = weight_types_of(a, DType::INT4_G32);
+  CHECK(of(packed, "layers.0.up.weight") == DType::INT4_G32);
+  CHECK(of(packed, "embedding.weight") != DType::INT4_G32);
+  CHECK(of(weight_types_of(a, DType::Q8_0), "embedding.weight") == DType::Q8_0);
+}
+
 TEST_CASE("matrix: runs in the types of the file, in each arithmetic, with each cache") {
   const TestFolder folder;
   MeasureAxes axes = tiny();
