@@ -48,7 +48,7 @@ class Device:
         self.cuda = name.startswith("cuda")
         if self.cuda and not torch.cuda.is_available():
             sys.exit(f"--device {name}: PyTorch sees no such device; expected cuda, mps or cpu")
-        if self.cuda:
+        if self.cuda and ":" in name:  # PyTorch takes no device without an index here
             torch.cuda.set_device(name)
         if name == "mps" and not torch.backends.mps.is_available():
             sys.exit("--device mps: PyTorch sees no such device; expected cuda, mps or cpu")
