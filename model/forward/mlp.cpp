@@ -74,7 +74,7 @@ Value routed_experts(const MlpSite& s, const Experts& e, Value x) {
   std::optional<Value> places;
   if (spreads) {
     exchange = exchange_of(e, *s.counts, *sharding);
-    exchange->dispatch.sent_as = r.lowering().activations;
+    exchange->dispatch.sent_as = r.lowering().operand_dtype();
     const auto here = r.dispatch_tokens(exchange->dispatch, x, routed);
     x = here.rows;
     places = here.places;

@@ -52,9 +52,11 @@ struct Lowering {
   /// but for groups of these sizes.
   bool reads_groups_again = false;
   std::vector<std::uint64_t> groups_read_once = {};
-  /// Activations are in fp32 between kernels: products convert them to this dtype (for quantised
-  /// weights to 8 bits) and their results back.
+  /// What products read activations in, where it is narrower than what they are in between kernels.
+  /// Of 16 bits: products convert to them (for quantised weights to 8 bits) and their results back.
   std::optional<DType> operands = {};
+  /// Operands of fewer bits are quantised in kernels of their own, not in those before products.
+  bool quantizes_apart = false;
   /// What products with weights multiply in, where it is not the wider of the two operands' dtypes.
   std::optional<DType> products = {};
   /// Quantised weights are converted to 16 bits before a prompt's products.

@@ -294,3 +294,24 @@ TEST_CASE("engine: the kernels that the user chose stay") {
   apply(e, true, true, wide);
   CHECK_FALSE(wide.operands);  // there is nothing to convert
 }
+
+TEST_CASE("engines: activations below 16 bits are operands of products, and 16 bits elsewhere") {
+  for (const DType narrow : {DType::FP8, DType::INT8, DType::INT4}) {
+    Lowering l;
+    l.activations = narrow;
+    for (int twice = 0; twice < 2; ++twice) {
+      apply(Engine{}, true, true, l);
+      CHECK(l.activations == DType::BF16);
+      CHECK(l.operands == narrow);
+      CHECK(l.quantizes_apart);
+      CHECK(l.operand_dtype() == narrow);
+    }
+  }
+  for (const DType wide : {DType::FP16, DType::BF16, DType::FP32}) {
+    Lowering l;
+    l.activations = wide;
+    apply(Engine{}, true, true, l);
+    CHECK(l.activations == wide);
+    CHECK_FALSE(l.operands);
+  }
+}
