@@ -28,12 +28,13 @@ void refine_falcon(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
   require_flag(c, "apply_residual_connection_post_layernorm", false, "residuals after a norm");
   const bool grouped = c.flag_or("new_decoder_architecture", false);
-  const bool multi_query = !grouped && c.flag_or("multi_query", true);
+  // Both are in the files of grouped models too, which ignore them.
+  const bool multi_query = c.flag_or("multi_query", true) && !grouped;
   for (LayerShape& layer : s.layers) {
     if (multi_query) layer.heads.num_key_value_heads = 1;
     if (grouped) layer.heads = read_heads(c, {.num_key_value_heads = "num_kv_heads"});
   }
-  const bool parallel = grouped || c.flag_or("parallel_attn", true);
+  const bool parallel = c.flag_or("parallel_attn", true) || grouped;
   const std::uint64_t norms =
       c.is_null("num_ln_in_parallel_attn") ? 2 : c.whole_or("num_ln_in_parallel_attn", 2);
   const bool two_norms = grouped && norms == 2;
