@@ -69,7 +69,8 @@ const std::vector<double>& entry(std::vector<std::vector<double>>& table, std::u
 ServerStep::ServerStep(const Configuration& c, PrefillGroup group)
     : recording_(record_steps(c, group != nullptr)),
       group_(std::move(group)),
-      sums_(!group_ && is_in_chunks(recording_) ? add_step(recording_) : StepSums{}),
+      sums_(!group_ && is_in_chunks(recording_) ? add_step(recording_, first_device(c.parallelism))
+                                                : StepSums{}),
       rates_(rates_of(c)),
       decode_(compile(recording_.decode(), recording_.symbols.varying_with(symbol::kv_len), true,
                       c.lowering)),

@@ -7,6 +7,7 @@
 
 #include "model/base/error.h"
 #include "model/base/units.h"
+#include "model/config/sharding.h"
 #include "model/forward/mlp.h"
 #include "model/forward/state_space.h"
 #include "model/graph/work.h"
@@ -18,8 +19,8 @@ namespace {
 bool works_by_rows(const Op& op) {
   return is_any<Embedding, Linear, Elementwise, GatedActivation, RmsNorm, LayerNorm, Rope,
                 CacheAppend, LastToken, ScaleByPosition, Route, ExpertLinear, CombineExperts,
-                RepeatHeads, CausalConv, MixStreams, RowMean, SliceFeatures, Collective, JoinHeads>(
-      op);
+                RepeatHeads, CausalConv, MixStreams, RowMean, SliceFeatures, Collective, JoinHeads,
+                ReturnTokens>(op);
 }
 
 std::uint64_t triangle(std::uint64_t n) {
@@ -67,15 +68,20 @@ ScannedSequence scanned(std::uint64_t chunk, const Count& tokens, Symbols& symbo
 
 class StepGraph {
  public:
-  explicit StepGraph(Recording& recording)
+  StepGraph(Recording& recording, const Sharding* sharding)
       : symbols_(recording.symbols),
         sums_{sum("step_tokens", length_), sum("step_cached", cached_), {}, {}, {}},
-        experts_(count_experts(symbols_, recording.model.decoder, "step_experts",
-                               [&](std::size_t) { return Count(sums_.tokens); })) {}
+        experts_(count_experts(
+            symbols_, recording.model.decoder, "step_experts",
+            [&](std::size_t) { return Count(sums_.tokens); }, sharding)) {}
 
   Graph of(const Graph& prefill) {
     Graph step;
     std::vector<TensorInfo> made;  // by a node, whose results follow each other
+    for (const Node& node : prefill.nodes()) {
+      const auto* const dispatch = std::get_if<DispatchTokens>(&node.op);
+      if (dispatch != nullptr) pairs_ = of_layer(dispatch->pairs, dispatch->layers);
+    }
     for (const TensorInfo& t : prefill.tensors()) {
       TensorInfo info = t;
       if (const std::optional<Count> rows = state_rows(prefill, t, step)) {
@@ -104,6 +110,9 @@ class StepGraph {
   const StepSums& sums() const { return sums_; }
 
  private:
+  static Count of_layer(Symbol of_all, std::uint64_t layers) {
+    return Count(of_all).scaled(1, static_cast<std::int64_t>(layers));
+  }
   Symbol sum(const std::string& name, const Count& of_one) { return sum(name, of_one, of_one); }
   /// Of sequences that have `most` at most.
   Symbol sum(const std::string& name, const Count& of_one, const Count& most) {
@@ -149,6 +158,8 @@ class StepGraph {
       shape[1] = sums_.cached;
     } else if (shape[1] == Count(symbol::kv_len)) {
       shape[1] = Count(sums_.cached) + sums_.tokens;
+    } else if (pairs_ && shape[1] == *pairs_) {
+      shape[1] = of_layer(*experts_->pairs, experts_->layers);
     } else if (shape[1] == Count(1)) {
       shape[1] = shape[0];  // a row of each sequence
     } else {
@@ -187,6 +198,9 @@ class StepGraph {
       scan->chunks = sums_.scanned[scan->chunk].chunks;
     } else if (auto* const experts = std::get_if<ExpertLinear>(&op)) {
       experts->distinct = experts_->distinct;
+    } else if (auto* const dispatch = std::get_if<DispatchTokens>(&op)) {
+      dispatch->pairs = *experts_->pairs;
+      dispatch->distinct = experts_->distinct;
     } else if (!works_by_rows(op)) {
       throw Error("a step of several sequences", "the operator " + std::string(name(op)),
                   "tiled attention over a cache of all keys and values");
@@ -198,6 +212,7 @@ class StepGraph {
   Symbols& symbols_;
   StepSums sums_;
   std::optional<ExpertCounts> experts_;  ///< that the tokens of all sequences read
+  std::optional<Count> pairs_;           ///< of a token and an expert here, in the prefill's layers
 };
 
 /// Where some caches let go of rows, all do.
@@ -218,9 +233,11 @@ void check_caches(const Graph& prefill) {
 
 }  // namespace
 
-StepSums add_step(Recording& recording) {
+StepSums add_step(Recording& recording, const std::optional<DevicePlace>& place) {
   check_caches(recording.prefill());
-  StepGraph step(recording);
+  std::optional<Sharding> sharding;
+  if (place) sharding.emplace(recording.model, *place);
+  StepGraph step(recording, sharding ? &*sharding : nullptr);
   RecordedPass pass{.name = std::string(step_name), .part = TtftPart::Base};
   pass.graph = step.of(recording.prefill());
   pass.tokens = step.sums().tokens;

@@ -61,9 +61,10 @@ struct StepSums {
 /// [batch, prompt_len, ...] becomes [1, sum of tokens, ...], every sequence has its last token's
 /// logits, attention takes the sums, and each token has a row of a position table. Estimates cost
 /// it, and execute::StepSession runs it.
-/// Throws Error if an operator does not work row by row, as those of eager attention, or if a
-/// sequence's caches have unequal numbers of rows.
-StepSums add_step(Recording& recording);
+/// `place`: of the recording's device, where experts lie on several. Throws Error if an operator
+/// does not work row by row, as those of eager attention, or if a sequence's caches have unequal
+/// numbers of rows.
+StepSums add_step(Recording& recording, const std::optional<DevicePlace>& place = {});
 
 /// The sums of a step, sequence by sequence.
 class StepSizes {

@@ -113,6 +113,28 @@ TEST_CASE("server step: tensor parallelism's messages follow the tokens of the s
   CHECK(step.weight_bytes() == e.weight_bytes_per_device);
 }
 
+TEST_CASE("server step: experts that lie on several devices") {
+  for (const char* model : {"qwen3-30b-a3b", "gpt-oss-20b"}) {
+    CAPTURE(model);
+    Configuration c = a100_configuration(model, "plain");
+    c.parallelism.tp = 4;
+    c.parallelism.ep = 4;
+    c.interconnect = std::make_shared<const roofline::Interconnect>(
+        roofline::load_interconnect(catalog(), "dgx-a100"));
+    const Estimator estimator(c);
+    ServerStep step(c);
+    for (const std::uint64_t length : {1u, 700u}) {
+      const roofline::Estimate e = estimator.at({3, length, 2});
+      CHECK(prompts(step, std::vector<StepSequence>(3, {length, 0})) ==
+            near(e.ttft_s).epsilon(1e-12));
+      CHECK(decodes(step, std::vector<std::uint64_t>(3, length + 1)) ==
+            near(e.tpot_s).epsilon(1e-12));
+    }
+    const roofline::Estimate whole = Estimator(a100_configuration(model, "plain")).at({3, 700, 2});
+    CHECK(step.weight_bytes() < 0.5 * whole.weight_bytes);
+  }
+}
+
 TEST_CASE("server step: what no step can be made of is refused") {
   CHECK(message_of([] { ServerStep(a100_configuration("t5-small", "plain")); }) != "");
   CHECK(message_of([] {
