@@ -1,35 +1,62 @@
 #include "measure/closed_loop.h"
 
 #include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "model/base/error.h"
+#include "simulate/serving/generated_requests.h"
+#include "simulate/serving/model_server.h"
 
 namespace kvcast::measure {
-roofline::Forecast in_closed_loop(
-    const std::function<roofline::Forecast(const roofline::DesignPoint&)>& at,
-    const roofline::DesignPoint& size) {
-  roofline::Forecast f = at(size);
-  if (size.batch == 1) return f;
-  const double others = static_cast<double>(size.batch - 1);
-  const double steps = static_cast<double>(size.output_len) - 1;
-  const double decode_s = f.tpot_s;
-  // What decoders add to a prompt's step: what a long cache costs them over a short one.
-  const double attention_s = std::max(0.0, decode_s - at({size.batch, 1, 2}).tpot_s);
-  const double prompt_s = at({1, size.prompt_len, 1}).ttft_s + attention_s;
-  double ttft_s = prompt_s;
-  double tpot_s = decode_s;
-  // Both rest on the cycle, and the cycle on both; it converges at once, as prompts are the smaller
-  // part of it.
-  for (int i = 0; i < 20; ++i) {
-    const double decoding_s = std::max(steps, 1.0) * tpot_s;
-    const double cycle_s = ttft_s + decoding_s;
-    const double joining = others * decoding_s / cycle_s;
-    if (steps > 0) tpot_s = decode_s + joining / steps * std::max(0.0, prompt_s - decode_s);
-    const double load = std::min(0.95, others * prompt_s / cycle_s);
-    const double queue_s = load / (2 * (1 - load)) * prompt_s;
-    ttft_s = decode_s + queue_s + prompt_s;
-  }
-  f.tpot_s = tpot_s;
-  f.ttft_s = ttft_s;
-  return f;
+
+double seconds_between_requests(double prompt_tokens) { return 1.2e-6 * prompt_tokens; }
+
+std::function<roofline::Forecast(const roofline::DesignPoint&)> closed_loop_forecast(
+    const roofline::Configuration& configuration, const ClosedLoop& loop) {
+  const auto server = std::make_shared<const simulate::ModelServer>(
+      simulate::make_model_server(configuration, "", "scheduler"));
+  return [server, loop](const roofline::DesignPoint& size) {
+    const auto lengths = [&](std::uint64_t nominal) {
+      simulate::Lengths l{.kind = simulate::LengthKind::Uniform, .high = nominal};
+      l.low = std::max<std::uint64_t>(
+          1, static_cast<std::uint64_t>(std::ceil(loop.shortest * static_cast<double>(nominal))));
+      return l;
+    };
+    const double prompt_tokens = (1 + loop.shortest) / 2 * static_cast<double>(size.prompt_len);
+    simulate::ServingSetup setup{
+        .servers = server->servers,
+        .closed_loop = simulate::ClosedLoop{size.batch, seconds_between_requests(prompt_tokens)}};
+    simulate::SchedulerSettings& settings = setup.servers.settings;
+    settings.max_num_seqs = std::max(settings.max_num_seqs, size.batch);
+    if (!settings.chunked_prefill) {
+      settings.max_num_batched_tokens =
+          std::max(settings.max_num_batched_tokens, size.prompt_len + size.batch);
+    }
+    const auto requests = simulate::generate_requests(
+        {.arrivals = {.kind = simulate::ArrivalKind::Closed, .users = size.batch},
+         .prompt = lengths(size.prompt_len),
+         .output = lengths(size.output_len),
+         .count = loop.rounds * size.batch});
+    simulate::ServingWatch watch;
+    watch.on_rejected = [](const simulate::ServingRequest&, const std::string& reason) {
+      throw Error("a server refuses its requests: " + reason);
+    };
+    const simulate::ServingTimes times = simulate::serve(setup, *requests, {}, watch);
+    if (!loop.says_cache && times.counts.peak_running < size.batch) {
+      throw Error("its cache's dtype",
+                  fmt::format("16 bits, with room for {} of {} clients", times.counts.peak_running,
+                              size.batch),
+                  "cache_dtype in its file");
+    }
+    roofline::Forecast f;
+    f.ttft_s = times.ttft_s.mean;
+    f.tpot_s = times.tpot_s.mean;
+    return f;
+  };
 }
 
 }  // namespace kvcast::measure

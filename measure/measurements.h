@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "measure/closed_loop.h"
 #include "model/forward/forward.h"
 #include "model/forward/recorder.h"
 #include "roofline/forecast.h"
@@ -64,7 +65,7 @@ struct MeasuredRow {
   Parallelism parallelism = {};
   std::vector<MeasuredTime> times;
   /// `size.batch` clients sent their next request when the last one ended.
-  bool closed_loop = false;
+  std::optional<ClosedLoop> closed_loop = {};
   std::uint64_t turn = 0;  ///< which of several runs in one file; 0: the file has one run
   std::string unusable;    ///< why no forecast can be compared with it; empty: one can
 };

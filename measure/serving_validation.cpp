@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "measure/closed_loop.h"
 #include "measure/engine_match.h"
 #include "measure/model_match.h"
 #include "measure/served_requests.h"
@@ -145,6 +146,12 @@ class Simulation {
     setup.servers = server_.servers;
     setup.servers.settings.request_block_tokens = r.block_tokens;
     if (run_.workload.arrivals) setup.closed_loop = simulate::closed_loop(*run_.workload.arrivals);
+    if (setup.closed_loop) {
+      double tokens = 0;
+      for (const ServingRequest& q : r.requests) tokens += static_cast<double>(q.prompt_tokens);
+      setup.closed_loop->think_s =
+          seconds_between_requests(tokens / static_cast<double>(r.requests.size()));
+    }
     if (run_.fits_longest_prompt) {
       std::uint64_t& budget = setup.servers.settings.max_num_batched_tokens;
       for (const ServingRequest& request : r.requests) {

@@ -30,8 +30,20 @@ void check_devices(const MeasuredRow& row, std::uint64_t ranks) {
                           placed == 1 ? "one" : std::to_string(placed)));
 }
 
-/// A prompt on one device is recorded once; on several, each hardware is simulated anew.
-ForecastOn forecast_on(roofline::Configuration c, const Catalog& catalog, bool placed) {
+/// A prompt on one device is recorded once; on several, and in a closed loop, each hardware is
+/// simulated anew.
+ForecastOn forecast_on(roofline::Configuration c, const Catalog& catalog, bool placed,
+                       const std::optional<ClosedLoop>& loop) {
+  if (loop) {
+    return [c = std::move(c), catalog, loop = *loop](const Hardware& hardware) -> ForecastAt {
+      roofline::Configuration on_device = c;
+      on_device.hardware = hardware;
+      if (!c.parallelism.is_one()) {
+        on_device.interconnect = roofline::find_interconnect(catalog, "", hardware);
+      }
+      return closed_loop_forecast(on_device, loop);
+    };
+  }
   if (placed || !c.parallelism.is_one()) {
     return [c = std::move(c), catalog](const Hardware& hardware) -> ForecastAt {
       roofline::Configuration on_device = c;
@@ -119,11 +131,14 @@ class Matcher {
     row.engine = engine.name;
     row.engine_version = engine.version;
     const Lowering& l = row.lowering;
+    // One client waits for nobody.
+    const auto loop = row.size.batch > 1 ? row.closed_loop : std::nullopt;
     const std::string key = fmt::format(
-        "{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", to_string(row.parallelism), row.model, row.method,
+        "{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", to_string(row.parallelism), row.model, row.method,
         engine.name, engine.version, static_cast<int>(l.attention), static_cast<int>(l.elementwise),
-        l.weights.text, kvcast::name(l.activations), kvcast::name(l.cache),
-        l.products ? kvcast::name(*l.products) : "", name(row.logits));
+        l.weights.text, kvcast::name(l.operand_dtype()), kvcast::name(l.cache),
+        l.products ? kvcast::name(*l.products) : "", name(row.logits),
+        loop ? fmt::format("{} {}", loop->shortest, loop->says_cache) : "");
     check_devices(row, ranks);
     std::shared_ptr<const ForecastOn>& forecast = forecasts_[key];
     if (forecast != nullptr) return forecast;
@@ -143,7 +158,7 @@ class Matcher {
          .find_model = [c = catalog_](const std::string& name) { return load_model(c, name); },
          .engine = engine,
          .parallelism = row.parallelism},
-        catalog_, ranks > 1));
+        catalog_, ranks > 1, loop));
     return forecast;
   }
 
@@ -226,8 +241,6 @@ class Predictor {
   ForecastTime time_of(const ValidationCase& c, const std::shared_ptr<const ForecastOn>& forecast) {
     ForecastAt& at = forecasts_[{forecast.get(), c.row.hardware}];
     if (!at) at = (*forecast)(devices_.at(c.row.hardware));
-    if (c.row.closed_loop)
-      return forecast_time(c.metric, c.row.size, in_closed_loop(at, c.row.size));
     return forecast_time(c.metric, c.row.size, at(c.row.size));
   }
 

@@ -1,39 +1,69 @@
 #include "measure/closed_loop.h"
 
+#include <string>
+
 #include <doctest/doctest.h>
 
+#include "tests/model/message_of.h"
 #include "tests/near.h"
+#include "tests/roofline/test_models.h"
 
 namespace kvcast::measure {
 namespace {
 
-/// Prompts take `prompt_s` each; a decode step 1 s, and 1/8 s more where the prompt is not 1 token.
-roofline::Forecast steps(const roofline::DesignPoint& size, double prompt_s) {
-  roofline::Forecast f;
-  f.ttft_s = prompt_s * static_cast<double>(size.batch);
-  f.tpot_s = size.prompt_len == 1 ? 1 : 1.125;
-  return f;
+using roofline::Configuration;
+using roofline::DesignPoint;
+
+TEST_CASE("closed loop: clients that stay together take what their batch is estimated to") {
+  // Equal prompts that fit in one step start together, end together and start again.
+  const Configuration c = a100_configuration("llama-3.1-8b", "plain");
+  const roofline::Estimate batch = roofline::Estimator(c).at({4, 400, 33});
+  for (const std::uint64_t rounds : {1u, 3u}) {
+    const auto f = closed_loop_forecast(c, {.shortest = 1, .rounds = rounds})({4, 400, 33});
+    CHECK(f.ttft_s == near(batch.ttft_s).epsilon(1e-12));
+    CHECK(f.tpot_s == near(batch.tpot_s).epsilon(1e-6));  // steps one by one, and their mean cache
+  }
 }
 
-TEST_CASE("closed loop: a token waits for the prompts of the other clients") {
-  const auto at = [](const roofline::DesignPoint& size) { return steps(size, 4); };
-  const roofline::Forecast f = in_closed_loop(at, {3, 10, 11});
-  // A prompt's step: 4 s, and 1/8 s of the decoders' attention, instead of a decode step. Of the
-  // two others' prompts in a cycle, the share of the decoding falls among its 10 tokens.
-  const double cycle_s = f.ttft_s + 10 * f.tpot_s;
-  const double joining = 2 * 10 * f.tpot_s / cycle_s;
-  CHECK(f.tpot_s == near(1.125 + joining / 10 * (4.125 - 1.125)));
-  // A prompt waits for the step that runs, and half a prompt where the others keep the device busy.
-  const double load = 2 * 4.125 / cycle_s;
-  CHECK(f.ttft_s == near(1.125 + load / (2 * (1 - load)) * 4.125 + 4.125));
+TEST_CASE("closed loop: one client never waits, whatever its lengths") {
+  const Configuration c = a100_configuration("llama-3.1-8b", "plain");
+  const roofline::Estimator estimator(c);
+  const auto f = closed_loop_forecast(c, {.shortest = 0.5, .rounds = 50})({1, 3000, 9});
+  CHECK(f.ttft_s > estimator.at({1, 1500, 9}).ttft_s);
+  CHECK(f.ttft_s < estimator.at({1, 3000, 9}).ttft_s);
+  CHECK(f.ttft_s == near(estimator.at({1, 2250, 9}).ttft_s).epsilon(0.1));
+  CHECK(f.tpot_s < estimator.at({1, 3000, 9}).tpot_s);
 }
 
-TEST_CASE("closed loop: one client, and prompts as short as a step, wait for nobody") {
-  const auto long_prompts = [](const roofline::DesignPoint& size) { return steps(size, 4); };
-  CHECK(in_closed_loop(long_prompts, {1, 10, 11}) == steps({1, 10, 11}, 4));
-  const auto short_prompts = [](const roofline::DesignPoint& size) { return steps(size, 0.5); };
-  CHECK(in_closed_loop(short_prompts, {3, 10, 11}).tpot_s == 1.125);
-  CHECK(in_closed_loop(short_prompts, {3, 10, 1}).tpot_s == 1.125);  // no step at all
+TEST_CASE("closed loop: clients of unequal lengths join steps of others") {
+  const Configuration c = a100_configuration("llama-3.1-8b", "plain");
+  const DesignPoint size{16, 4000, 200};
+  const auto at_once = closed_loop_forecast(c, {.shortest = 1, .rounds = 1})(size);
+  const auto drawn = closed_loop_forecast(c, {.shortest = 0.8})(size);
+  const roofline::Estimate alone = roofline::Estimator(c).at({1, 4000, 200});
+  CHECK(drawn.ttft_s < at_once.ttft_s);  // who comes alone waits for no other prompt
+  CHECK(drawn.ttft_s > alone.ttft_s * 0.9);
+  CHECK(drawn.tpot_s > alone.tpot_s);
+  // The same requests each time.
+  CHECK(closed_loop_forecast(c, {.shortest = 0.8})(size) == drawn);
+}
+
+TEST_CASE("closed loop: a scheduler that cuts no prompt has room for the longest") {
+  Configuration c = a100_configuration("llama-3.1-8b", "plain");
+  c.engine = roofline::load_engine(catalog(), "tensorrt-llm:1.0");
+  roofline::apply(c.engine, true, true, c.lowering);
+  const auto f = closed_loop_forecast(c, {.shortest = 0.8})({8, 8192, 64});
+  CHECK(f.ttft_s < 8 * roofline::Estimator(c).at({1, 8192, 2}).ttft_s);
+}
+
+TEST_CASE("closed loop: a cache of an unknown dtype holds all clients, or there is no forecast") {
+  const Configuration c = a100_configuration("llama-3.1-8b", "plain");
+  const DesignPoint many{256, 8000, 100};  // 1 GB each
+  CHECK(closed_loop_forecast(c, {.shortest = 1, .rounds = 1})(many).ttft_s > 0);
+  const ClosedLoop unknown{.shortest = 1, .rounds = 1, .says_cache = false};
+  const std::string message = message_of([&] { closed_loop_forecast(c, unknown)(many); });
+  CHECK(message.find("of 256 clients, expected cache_dtype") != std::string::npos);
+  CHECK(closed_loop_forecast(c, unknown)({4, 400, 10}).ttft_s > 0);
 }
 
 }  // namespace

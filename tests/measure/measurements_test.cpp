@@ -302,8 +302,9 @@ TEST_CASE("CSV of servers: rows of closed loops, and of batches that start toget
   const std::string columns =
       "id,model,hardware,num_gpus,tp,pp,ep,attention_dp,engine,engine_version,weight_dtype,"
       "cache_dtype,arrival,batch,prompt_len,output_len,metric,value,unit,source,note\n";
-  const auto row = [](const std::string& gpus_to_weights, const std::string& rest) {
-    return "a,mixtral-8x7b,h200," + gpus_to_weights + "," + rest + ",source,\n";
+  const auto row = [](const std::string& gpus_to_weights, const std::string& rest,
+                      const std::string& id = "a", const std::string& source_and_note = "source,") {
+    return id + ",mixtral-8x7b,h200," + gpus_to_weights + "," + rest + "," + source_and_note + "\n";
   };
   const Measurements m = parse_measurements(
       columns + row("1,1,1,1,1,vllm,0.18.0,fp8", ",closed-loop,4,512,64,tpot,12,ms") +
@@ -311,7 +312,13 @@ TEST_CASE("CSV of servers: rows of closed loops, and of batches that start toget
           row("2,2,1,1,1,vllm,,int4", "fp8,static,4,512,64,output_throughput_per_gpu,32,tokens/s") +
           row("1,1,1,1,1,sglang,,bf16", "bf16,saturated,,,,input_throughput_per_gpu,9,tokens/s") +
           row("1,1,1,1,1,sglang,,fp16", ",static,,512,64,e2e,9,s") +
-          row("1,1,1,1,1,sglang,,int3", ",static,4,512,64,output_throughput,9,tokens/s"),
+          row("1,1,1,1,1,sglang,,int3", ",static,4,512,64,output_throughput,9,tokens/s") +
+          row("1,1,1,1,1,vllm,,fp8", "fp8,closed-loop,4,512,64,ttft,80,ms", "b",
+              "x systems/silicon_sample.csv,") +
+          row("1,1,1,1,1,vllm,,fp8", "fp8,closed-loop,8,512,64,ttft,80,ms", "c",
+              "x systems/silicon_sample.csv,measured by NVIDIA for aiconfigurator") +
+          row("1,1,1,1,1,vllm,,fp8", "fp8,closed-loop,16,512,64,ttft,80,ms", "d",
+              "y,lengths drawn up to 20 % below the nominal ones"),
       "m");
   CHECK(m.format == "CSV of servers");
   CHECK(said({m.format, {m.rows[0], m.rows[2]}}) ==
@@ -319,12 +326,14 @@ TEST_CASE("CSV of servers: rows of closed loops, and of batches that start toget
              // 4 x 64 tokens at 32 a second on each of two devices
              "plain of mixtral-8x7b on h200 b4 p512 n64 request_s 4"});
   CHECK(m.rows[0].id == "a tpot");
-  CHECK(m.rows[0].closed_loop);
+  CHECK(m.rows[0].closed_loop->shortest == 1);
+  CHECK(m.rows[0].closed_loop->rounds == 10);
+  CHECK_FALSE(m.rows[0].closed_loop->says_cache);
   CHECK(m.rows[0].num_devices == 1);
   CHECK(m.rows[0].engine_version == "0.18.0");
   CHECK(m.rows[0].lowering.activations == DType::FP8);
   CHECK(m.rows[0].lowering.cache == DType::BF16);
-  CHECK(m.rows[1].unusable == "its first token waited for other requests");
+  CHECK(m.rows[1].times.at(0).seconds == 0.08);
   CHECK(!m.rows[2].closed_loop);
   CHECK(m.rows[2].num_devices == 2);
   CHECK(m.rows[2].lowering.activations == DType::BF16);  // weights alone have 4 bits
@@ -332,6 +341,10 @@ TEST_CASE("CSV of servers: rows of closed loops, and of batches that start toget
   CHECK(m.rows[3].unusable.starts_with("its requests arrived 'saturated'"));
   CHECK(m.rows[4].unusable == "its file does not say batch");
   CHECK(m.rows[5].unusable.find("int3") != std::string::npos);
+  CHECK(m.rows[6].closed_loop->shortest == 0.8);
+  CHECK(m.rows[6].closed_loop->says_cache);
+  CHECK(m.rows[7].closed_loop->shortest == 1);
+  CHECK(m.rows[8].closed_loop->shortest == 0.8);
 }
 
 TEST_CASE("llama-bench JSON: prompts are TTFT, outputs TPOT, both together a request") {
