@@ -13,23 +13,55 @@
 
 namespace kvcast::measure {
 
+namespace {
+
+/// Some ten seconds of simulation; ours.
+constexpr double most_tokens = 1e8;
+constexpr double most_requests = 1e5;
+
+void check_size(const roofline::DesignPoint& size, const LoopRequests& loop) {
+  const double requests = static_cast<double>(loop.rounds) * static_cast<double>(size.batch);
+  const double tokens = requests * static_cast<double>(size.output_len);
+  if (requests <= most_requests && tokens <= most_tokens) return;
+  throw Error("closed loop",
+              fmt::format("{} clients and outputs of {} tokens", size.batch, size.output_len),
+              fmt::format("at most {:.0e} requests and {:.0e} tokens in {} rounds", most_requests,
+                          most_tokens, loop.rounds));
+}
+
+/// Throws Error where the caches of all clients do not fit.
+void check_cache(const roofline::DesignPoint& size, const simulate::SchedulerSettings& s) {
+  const std::uint64_t tokens = size.prompt_len + size.output_len;
+  const std::uint64_t rows = s.cache_rows ? s.cache_rows(tokens) : tokens;
+  const std::uint64_t blocks = (rows + s.block_size - 1) / s.block_size;
+  if (s.num_blocks / blocks >= size.batch) return;
+  throw Error(
+      "its cache's dtype",
+      fmt::format("16 bits, with room for {} of {} clients", s.num_blocks / blocks, size.batch),
+      "cache_dtype in its file");
+}
+
+}  // namespace
+
 double seconds_between_requests(double prompt_tokens) { return 1.2e-6 * prompt_tokens; }
 
 std::function<roofline::Forecast(const roofline::DesignPoint&)> closed_loop_forecast(
-    const roofline::Configuration& configuration, const ClosedLoop& loop) {
+    const roofline::Configuration& configuration, const LoopRequests& loop) {
   const auto server = std::make_shared<const simulate::ModelServer>(
       simulate::make_model_server(configuration, "", "scheduler"));
   return [server, loop](const roofline::DesignPoint& size) {
+    check_size(size, loop);
     const auto lengths = [&](std::uint64_t nominal) {
       simulate::Lengths l{.kind = simulate::LengthKind::Uniform, .high = nominal};
       l.low = std::max<std::uint64_t>(
           1, static_cast<std::uint64_t>(std::ceil(loop.shortest * static_cast<double>(nominal))));
       return l;
     };
-    const double prompt_tokens = (1 + loop.shortest) / 2 * static_cast<double>(size.prompt_len);
+    if (!loop.says_cache) check_cache(size, server->servers.settings);
     simulate::ServingSetup setup{
         .servers = server->servers,
-        .closed_loop = simulate::ClosedLoop{size.batch, seconds_between_requests(prompt_tokens)}};
+        .closed_loop =
+            simulate::ClosedLoop{size.batch, seconds_between_requests(loop.mean(size.prompt_len))}};
     simulate::SchedulerSettings& settings = setup.servers.settings;
     settings.max_num_seqs = std::max(settings.max_num_seqs, size.batch);
     if (!settings.chunked_prefill) {
@@ -46,12 +78,6 @@ std::function<roofline::Forecast(const roofline::DesignPoint&)> closed_loop_fore
       throw Error("a server refuses its requests: " + reason);
     };
     const simulate::ServingTimes times = simulate::serve(setup, *requests, {}, watch);
-    if (!loop.says_cache && times.counts.peak_running < size.batch) {
-      throw Error("its cache's dtype",
-                  fmt::format("16 bits, with room for {} of {} clients", times.counts.peak_running,
-                              size.batch),
-                  "cache_dtype in its file");
-    }
     roofline::Forecast f;
     f.ttft_s = times.ttft_s.mean;
     f.tpot_s = times.tpot_s.mean;

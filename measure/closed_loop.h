@@ -8,12 +8,18 @@
 
 namespace kvcast::measure {
 
-/// How a measured loop's requests were drawn.
-struct ClosedLoop {
+/// How a measured loop's requests were drawn. The defaults are those of InferenceX, but for
+/// lengths.
+struct LoopRequests {
   double shortest = 1;        ///< lengths are uniform from this share of the nominal ones to them
   std::uint64_t rounds = 10;  ///< requests of each client
   /// Whether the cache's dtype is known. If not, it must have room for all clients, as theirs had.
   bool says_cache = true;
+
+  /// Of lengths that are nominally so.
+  double mean(std::uint64_t nominal) const {
+    return (1 + shortest) / 2 * static_cast<double>(nominal);
+  }
 };
 
 /// From a client's last token until the scheduler sees its next prompt: as long as it takes to
@@ -27,8 +33,9 @@ double seconds_between_requests(double prompt_tokens);
 /// scheduler; simulated. All clients send their first request at once, and those count too. A step
 /// of a scheduler that cuts no prompt has room for the longest beside a token of each client. The
 /// forecast has these two times alone. Throws Error as simulate::make_model_server does, for
-/// requests that the server refuses, and for a cache that cannot be the measured one.
+/// requests that the server refuses, for a cache that cannot be the measured one, and for loops
+/// that would take minutes.
 std::function<roofline::Forecast(const roofline::DesignPoint&)> closed_loop_forecast(
-    const roofline::Configuration& configuration, const ClosedLoop& loop);
+    const roofline::Configuration& configuration, const LoopRequests& loop);
 
 }  // namespace kvcast::measure

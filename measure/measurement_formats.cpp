@@ -397,16 +397,17 @@ constexpr ServedMetric served_metrics[] = {
     {"output_throughput", Metric::Request, false, true},
     {"output_throughput_per_gpu", Metric::Request, true, true}};
 
-/// Seconds. In a closed loop all clients together make batch x output_len tokens in the time of one
+/// Seconds. In a closed loop all clients together make batch x outputs tokens in the time of one
 /// request.
 MeasuredTime served_time(const MeasurementFields& f, const ServedMetric& metric,
-                         const roofline::DesignPoint& size, double gpus) {
+                         const MeasuredRow& row) {
   const double value = f.positive("value");
   const std::string& unit = f.text("unit");
   if (metric.is_rate) {
     if (unit != "tokens/s") f.fail("unit", "tokens/s, as " + f.text("metric") + " is a rate");
-    const double tokens = static_cast<double>(size.batch) * static_cast<double>(size.output_len);
-    return {metric.metric, tokens / value / (metric.per_gpu ? gpus : 1)};
+    const double tokens = static_cast<double>(row.size.batch) * row.mean_output();
+    const double gpus = metric.per_gpu ? static_cast<double>(row.num_devices) : 1;
+    return {metric.metric, tokens / value / gpus};
   }
   if (unit != "s" && unit != "ms") f.fail("unit", "s or ms");
   return {metric.metric, unit == "s" ? value : value / 1e3};
@@ -433,7 +434,7 @@ void set_served_dtypes(const MeasurementFields& f, MeasuredRow& row) {
 /// InferenceX's lengths are uniform from 80 % of the nominal ones on (its RANDOM_RANGE_RATIO), ten
 /// requests a client; aiconfigurator-core lists its runs without saying so, and beside them
 /// NVIDIA's own, whose lengths are equal.
-ClosedLoop closed_loop_of(const std::string& source, const std::string& note, bool says_cache) {
+LoopRequests closed_loop_of(const std::string& source, const std::string& note, bool says_cache) {
   const bool listed = source.find("silicon_sample") != std::string::npos;
   const bool own = note.find("measured by NVIDIA") != std::string::npos;
   const bool says = note.find("up to 20 % below") != std::string::npos;
@@ -477,7 +478,11 @@ MeasuredRow served_row(const MeasurementFields& f, const MeasurementDefaults& de
   }
   if (!row.unusable.empty()) return row;
   row.size = {f.whole("batch", 1), f.whole("prompt_len", 1), f.whole("output_len", 1)};
-  row.times.push_back(served_time(f, *known, row.size, static_cast<double>(row.num_devices)));
+  if (known->metric == Metric::Tpot && row.size.output_len < 2) {
+    row.unusable = "its outputs have no second token";
+    return row;
+  }
+  row.times.push_back(served_time(f, *known, row));
   return row;
 }
 

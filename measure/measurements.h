@@ -65,7 +65,10 @@ struct MeasuredRow {
   Parallelism parallelism = {};
   std::vector<MeasuredTime> times;
   /// `size.batch` clients sent their next request when the last one ended.
-  std::optional<ClosedLoop> closed_loop = {};
+  std::optional<LoopRequests> closed_loop = {};
+  double mean_output() const {
+    return closed_loop ? closed_loop->mean(size.output_len) : static_cast<double>(size.output_len);
+  }
   std::uint64_t turn = 0;  ///< which of several runs in one file; 0: the file has one run
   std::string unusable;    ///< why no forecast can be compared with it; empty: one can
 };

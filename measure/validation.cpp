@@ -33,7 +33,7 @@ void check_devices(const MeasuredRow& row, std::uint64_t ranks) {
 /// A prompt on one device is recorded once; on several, and in a closed loop, each hardware is
 /// simulated anew.
 ForecastOn forecast_on(roofline::Configuration c, const Catalog& catalog, bool placed,
-                       const std::optional<ClosedLoop>& loop) {
+                       const std::optional<LoopRequests>& loop) {
   if (loop) {
     return [c = std::move(c), catalog, loop = *loop](const Hardware& hardware) -> ForecastAt {
       roofline::Configuration on_device = c;
@@ -209,16 +209,14 @@ struct ForecastTime {
   double ttft_s = 0;
 };
 
-ForecastTime forecast_time(Metric metric, const roofline::DesignPoint& size,
-                           const roofline::Forecast& f) {
+ForecastTime forecast_time(Metric metric, double outputs, const roofline::Forecast& f) {
   switch (metric) {
     case Metric::Ttft:
     case Metric::Product:
     case Metric::PrefillAttention:
     case Metric::DecodeAttention: return {f.ttft_s, f.ttft_s};
     case Metric::Tpot: return {f.tpot_s, 0};
-    case Metric::Request:
-      return {f.ttft_s + static_cast<double>(size.output_len - 1) * f.tpot_s, f.ttft_s};
+    case Metric::Request: return {f.ttft_s + (outputs - 1) * f.tpot_s, f.ttft_s};
   }
   KVCAST_ASSERT(false);
   return {};
@@ -241,7 +239,7 @@ class Predictor {
   ForecastTime time_of(const ValidationCase& c, const std::shared_ptr<const ForecastOn>& forecast) {
     ForecastAt& at = forecasts_[{forecast.get(), c.row.hardware}];
     if (!at) at = (*forecast)(devices_.at(c.row.hardware));
-    return forecast_time(c.metric, c.row.size, at(c.row.size));
+    return forecast_time(c.metric, c.row.mean_output(), at(c.row.size));
   }
 
   const Devices& devices_;

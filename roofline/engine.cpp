@@ -297,7 +297,6 @@ void apply(const Engine& engine, bool attention, bool elementwise, Lowering& low
   lowering.reads_groups_again = engine.reads_groups_again;
   lowering.groups_read_once = engine.groups_read_once;
   lowering.dequantizes_weights = engine.dequantizes_weights;
-  lowering.quantizes_apart = !engine.fuses_quantization;
   // Only products read fewer than 16 bits: residuals, norms and messages are wider.
   const DType between = engine.wide_activations ? DType::FP32 : DType::BF16;
   if (bits_per_element(lowering.activations) < bits_per_element(between)) {

@@ -238,20 +238,15 @@ std::vector<OpGroup> conversions_of(const Graph& graph, const std::vector<std::s
       add(node, "dequantize", weight.bytes(), bytes_of(weight.elements(), DType::FP16));
     }
     if (!lowering.operands || (!is_product && !is_any<AttentionValues>(node.op))) continue;
-    if (is_quantized(*lowering.operands)) {
-      // In decode steps the products' latency has it.
-      if (!lowering.quantizes_apart || decodes || !is_product) continue;
-      if (!is_quantized(graph.tensor(node.inputs[1]).dtype)) continue;
-    }
+    if (is_quantized(*lowering.operands)) continue;
     const TensorInfo& x = graph.tensor(node.inputs[0]);
     const TensorInfo& y = graph.tensor(node.output());
     const bool quantized = is_product && is_quantized(graph.tensor(node.inputs[1]).dtype) &&
                            (decodes || !lowering.dequantizes_weights);
     if (decodes && !quantized) continue;
-    const bool in_blocks = quantized && !is_quantized(*lowering.operands);
     if (converted.insert(node.inputs[0]).second) {
       add(node, quantized ? "quantize" : "convert_input", x.bytes(),
-          bytes_of(x.elements(), in_blocks ? DType::Q8_0 : *lowering.operands));
+          bytes_of(x.elements(), quantized ? DType::Q8_0 : *lowering.operands));
     }
     if (is_product && !quantized) {
       add(node, "convert_output", bytes_of(y.elements(), *lowering.operands), y.bytes());

@@ -28,7 +28,7 @@ void refine_falcon(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
   require_flag(c, "apply_residual_connection_post_layernorm", false, "residuals after a norm");
   const bool grouped = c.flag_or("new_decoder_architecture", false);
-  // Both are in the files of grouped models too, which ignore them.
+  // Flags that grouped models ignore are read first, so that they count as known.
   const bool multi_query = c.flag_or("multi_query", true) && !grouped;
   for (LayerShape& layer : s.layers) {
     if (multi_query) layer.heads.num_key_value_heads = 1;

@@ -53,10 +53,9 @@ struct Lowering {
   bool reads_groups_again = false;
   std::vector<std::uint64_t> groups_read_once = {};
   /// What products read activations in, where it is narrower than what they are in between kernels.
-  /// Of 16 bits: products convert to them (for quantised weights to 8 bits) and their results back.
+  /// Operands of 16 bits are converted before products (for quantised weights to 8 bits), and
+  /// results after them. That operands of fewer bits are quantised is in the products' rates.
   std::optional<DType> operands = {};
-  /// Operands of fewer bits are quantised in kernels of their own, not in those before products.
-  bool quantizes_apart = false;
   /// What products with weights multiply in, where it is not the wider of the two operands' dtypes.
   std::optional<DType> products = {};
   /// Quantised weights are converted to 16 bits before a prompt's products.

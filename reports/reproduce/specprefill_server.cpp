@@ -41,8 +41,8 @@ Configuration configuration(const ServingExperiment& e, const std::string& model
   return c;
 }
 
-/// Llama-3.1-405B-Instruct-FP8: fp8 weights; inputs of their products are quantised in kernels of
-/// their own, results, messages and cache have 16 bits.
+/// Llama-3.1-405B-Instruct-FP8: fp8 weights and operands of their products; results, messages and
+/// cache have 16 bits.
 Configuration base_configuration(const ServingExperiment& e, const std::string& model) {
   Configuration c = configuration(e, model);
   if (model == e.setting("fp8_model")) {

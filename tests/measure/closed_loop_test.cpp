@@ -60,10 +60,19 @@ TEST_CASE("closed loop: a cache of an unknown dtype holds all clients, or there 
   const Configuration c = a100_configuration("llama-3.1-8b", "plain");
   const DesignPoint many{256, 8000, 100};  // 1 GB each
   CHECK(closed_loop_forecast(c, {.shortest = 1, .rounds = 1})(many).ttft_s > 0);
-  const ClosedLoop unknown{.shortest = 1, .rounds = 1, .says_cache = false};
+  const LoopRequests unknown{.shortest = 1, .rounds = 1, .says_cache = false};
   const std::string message = message_of([&] { closed_loop_forecast(c, unknown)(many); });
   CHECK(message.find("of 256 clients, expected cache_dtype") != std::string::npos);
   CHECK(closed_loop_forecast(c, unknown)({4, 400, 10}).ttft_s > 0);
+  CHECK(closed_loop_forecast(c, unknown)({16, 8000, 4}).ttft_s >
+        0);  // fits, though few run at once
+}
+
+TEST_CASE("closed loop: what would take hours to simulate is refused") {
+  const auto at = closed_loop_forecast(a100_configuration("llama-3.1-8b", "plain"), {});
+  for (const DesignPoint& size : {DesignPoint{1000000000, 1, 1}, {2, 1, 1000000000}}) {
+    CHECK(message_of([&] { at(size); }).find("at most 1e+05 requests") != std::string::npos);
+  }
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "tests/near.h"
 #include "tests/test_folder.h"
 
 namespace kvcast::measure {
@@ -345,6 +346,7 @@ TEST_CASE("CSV of servers: rows of closed loops, and of batches that start toget
   CHECK(m.rows[6].closed_loop->says_cache);
   CHECK(m.rows[7].closed_loop->shortest == 1);
   CHECK(m.rows[8].closed_loop->shortest == 0.8);
+  CHECK(m.rows[8].mean_output() == near(57.6));  // 0.9 x 64
 }
 
 TEST_CASE("llama-bench JSON: prompts are TTFT, outputs TPOT, both together a request") {

@@ -303,7 +303,6 @@ TEST_CASE("engines: activations below 16 bits are operands of products, and 16 b
       apply(Engine{}, true, true, l);
       CHECK(l.activations == DType::BF16);
       CHECK(l.operands == narrow);
-      CHECK(l.quantizes_apart);
       CHECK(l.operand_dtype() == narrow);
     }
   }

@@ -542,15 +542,13 @@ TEST_CASE("op_cost: engines with wide activations convert what products read and
         "up 1088 140\nup_dequantize 238 448\nup_convert_input 640 320\nup_convert_output 70 140\n");
 }
 
-TEST_CASE("op_cost: operands of 8 bits are quantised by kernels of their own, or by those before") {
+TEST_CASE("op_cost: operands of 8 bits need no kernel, as the rates of products have it") {
   Lowering l;
   l.weights = DType::FP8;
   l.activations = DType::BF16;
   l.operands = DType::FP8;
   CHECK(product_groups(l) == "up 544 70\n");  // x is 5 x 32 x 2 bytes, the weight 7 x 32
-  l.quantizes_apart = true;
-  CHECK(product_groups(l) == "up 544 70\nup_quantize 320 160\n");
-  l.weights = DType::BF16;  // such products are in 16 bits
+  l.weights = DType::BF16;
   CHECK(product_groups(l) == "up 768 70\n");
 }
 
