@@ -49,9 +49,10 @@ struct Options {
 };
 
 /// Flags that a scenario file replaces.
-constexpr const char* model_flags[]{"--model",    "--hardware", "--method",
-                                    "--engine",   "--dtype",    "--scheduler",
-                                    "--replicas", "--router",   "--decode-servers"};
+constexpr const char* model_flags[]{
+    "--model",     "--hardware",     "--method",           "--engine",
+    "--dtype",     "--weight-dtype", "--activation-dtype", "--cache-dtype",
+    "--scheduler", "--replicas",     "--router",           "--decode-servers"};
 
 /// Servers, and what an answer says of them.
 struct Setup {
@@ -107,6 +108,7 @@ Setup from_model(const Options& o, const Globals& globals) {
                  {"engine", c.engine.name},
                  {"method", to_string(c.methods)},
                  {"weight_dtype", c.lowering.weights.text},
+                 {"activation_dtype", name(c.lowering.operand_dtype())},
                  {"cache_dtype", name(c.lowering.cache)},
                  {"scheduler", name(s.policy)},
                  {"devices", server.devices * replicas + c.parallelism.devices() * decoders},
@@ -291,6 +293,9 @@ void add_simulate_serving(Command command, const Globals& globals) {
   request.add_device_flags_to(c, false);
   c.add("--method", request.method);
   c.add("--engine", request.engine);
+  c.add("--weight-dtype", request.weight_dtype);
+  c.add("--activation-dtype", request.activation_dtype);
+  c.add("--cache-dtype", request.cache_dtype);
   request.devices.add_to(c);
   c.add("--platform", request.platform);
   o->link.add_to(c);

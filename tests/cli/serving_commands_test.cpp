@@ -29,7 +29,9 @@ const std::vector<std::string> contract{"requests",
 double mean(const json& j, const char* key) { return j.at(key).at("mean").get<double>(); }
 
 TEST_CASE("simulate serving: one request alone takes what it is estimated to") {
-  for (const std::string engine : {"ideal", "vllm", "tensorrt-llm"}) {
+  for (const std::string engine :
+       {"ideal", "vllm", "tensorrt-llm",
+        "vllm --weight-dtype q4_k_m --activation-dtype bf16 --cache-dtype fp8"}) {
     CAPTURE(engine);
     const json alone = run_json(one_gpu +
                                 "--arrivals burst --num-requests 1 --prompt-lens 1500 "
