@@ -48,12 +48,21 @@ TEST_CASE("closed loop: clients of unequal lengths join steps of others") {
   CHECK(closed_loop_forecast(c, {.shortest = 0.8})(size) == drawn);
 }
 
+TEST_CASE("closed loop: a next prompt misses the step behind the last token") {
+  // Of one token, it takes a step, and the rest of the other client's that runs.
+  const Configuration c = a100_configuration("llama-3.1-8b", "plain");
+  const auto f = closed_loop_forecast(c, {.shortest = 0.5, .rounds = 30})({2, 1, 80});
+  CHECK(f.ttft_s > 1.7 * f.tpot_s);
+  CHECK(f.ttft_s < 2 * f.tpot_s);
+}
+
 TEST_CASE("closed loop: a scheduler that cuts no prompt has room for the longest") {
   Configuration c = a100_configuration("llama-3.1-8b", "plain");
   c.engine = roofline::load_engine(catalog(), "tensorrt-llm:1.0");
   roofline::apply(c.engine, true, true, c.lowering);
-  const auto f = closed_loop_forecast(c, {.shortest = 0.8})({8, 8192, 64});
-  CHECK(f.ttft_s < 8 * roofline::Estimator(c).at({1, 8192, 2}).ttft_s);
+  // Else a prompt would wait for all others' outputs, and then join none of them.
+  const auto f = closed_loop_forecast(c, {.shortest = 0.999})({8, 8192, 400});
+  CHECK(f.tpot_s > 1.2 * roofline::Estimator(c).at({8, 8192, 400}).tpot_s);
 }
 
 TEST_CASE("closed loop: a cache of an unknown dtype holds all clients, or there is no forecast") {

@@ -135,6 +135,23 @@ TEST_CASE("server step: experts that lie on several devices") {
   }
 }
 
+TEST_CASE("server step: experts' pairs are those of all sequences, whatever their lengths") {
+  const DevicePlace place{{.tp = 4, .ep = 4}};
+  Recording r =
+      record(load_model(catalog(), "qwen3-30b-a3b"), {}, {}, {.chunked = true, .place = place});
+  const StepSums sums = add_step(r, place);
+  const SymbolValues two = step_sizes(r, sums, std::vector<StepSequence>{{600, 0}, {100, 0}});
+  const SymbolValues one = step_sizes(r, sums, std::vector<StepSequence>{{700, 0}});
+  std::size_t layers = 0;
+  for (const Node& node : r.pass(step_name).graph.nodes()) {
+    const auto* const dispatch = std::get_if<DispatchTokens>(&node.op);
+    if (dispatch == nullptr) continue;
+    ++layers;
+    CHECK(Count(dispatch->pairs).at(two) == Count(dispatch->pairs).at(one));
+  }
+  CHECK(layers == 48);
+}
+
 TEST_CASE("server step: what no step can be made of is refused") {
   CHECK(message_of([] { ServerStep(a100_configuration("t5-small", "plain")); }) != "");
   CHECK(message_of([] {
