@@ -34,23 +34,14 @@ void check_devices(const MeasuredRow& row, std::uint64_t ranks) {
 /// simulated anew.
 ForecastOn forecast_on(roofline::Configuration c, const Catalog& catalog, bool placed,
                        const std::optional<LoopRequests>& loop) {
-  if (loop) {
-    return [c = std::move(c), catalog, loop = *loop](const Hardware& hardware) -> ForecastAt {
+  if (loop || placed || !c.parallelism.is_one()) {
+    return [c = std::move(c), catalog, loop](const Hardware& hardware) -> ForecastAt {
       roofline::Configuration on_device = c;
       on_device.hardware = hardware;
       if (!c.parallelism.is_one()) {
         on_device.interconnect = roofline::find_interconnect(catalog, "", hardware);
       }
-      return closed_loop_forecast(on_device, loop);
-    };
-  }
-  if (placed || !c.parallelism.is_one()) {
-    return [c = std::move(c), catalog](const Hardware& hardware) -> ForecastAt {
-      roofline::Configuration on_device = c;
-      on_device.hardware = hardware;
-      if (!c.parallelism.is_one()) {
-        on_device.interconnect = roofline::find_interconnect(catalog, "", hardware);
-      }
+      if (loop) return closed_loop_forecast(on_device, *loop);
       const auto estimator = std::make_shared<const search::PlacedEstimator>(on_device);
       return [estimator](const roofline::DesignPoint& size) { return estimator->at(size); };
     };

@@ -199,6 +199,7 @@ class StepGraph {
     } else if (auto* const experts = std::get_if<ExpertLinear>(&op)) {
       experts->distinct = experts_->distinct;
     } else if (auto* const dispatch = std::get_if<DispatchTokens>(&op)) {
+      KVCAST_ASSERT(dispatch->group.size == 1);  // replicas would send tokens too
       dispatch->pairs = *experts_->pairs;
       dispatch->distinct = experts_->distinct;
     } else if (!works_by_rows(op)) {

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include "measure/validation.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
 #include "tests/roofline/test_models.h"
@@ -75,6 +76,25 @@ TEST_CASE("closed loop: a cache of an unknown dtype holds all clients, or there 
   CHECK(closed_loop_forecast(c, unknown)({4, 400, 10}).ttft_s > 0);
   CHECK(closed_loop_forecast(c, unknown)({16, 8000, 4}).ttft_s >
         0);  // fits, though few run at once
+}
+
+TEST_CASE("closed loop: rows of a loop are forecast as one, and those of a batch as a batch") {
+  std::string text =
+      "id,model,hardware,num_gpus,engine,weight_dtype,cache_dtype,arrival,batch,prompt_len,"
+      "output_len,metric,value,unit,source,note\n";
+  for (const std::string arrival : {"static", "closed-loop"}) {
+    for (const std::string metric : {"ttft", "tpot", "e2e"}) {
+      text += arrival + ",llama-3.1-8b,h100-sxm,1,vllm,bf16,bf16," + arrival + ",16,4000,200," +
+              metric + ",1,s,x,lengths drawn up to 20 % below\n";
+    }
+  }
+  const Validation v = validate(parse_measurements(text, "m"), catalog(), {});
+  REQUIRE(v.cases.size() == 6);
+  const auto at = [&](std::size_t i) { return v.cases[i].predicted; };
+  CHECK(at(2) == near(at(0) + 199 * at(1)));
+  CHECK(at(3) < 0.5 * at(0));                             // most prompts come alone
+  CHECK(at(4) > at(1));                                   // and join the steps of others
+  CHECK(at(5) == near(at(3) + (0.9 * 200 - 1) * at(4)));  // the mean output
 }
 
 TEST_CASE("closed loop: what would take hours to simulate is refused") {
