@@ -43,12 +43,18 @@ void check_cache(const roofline::DesignPoint& size, const simulate::SchedulerSet
 
 }  // namespace
 
-double seconds_between_requests(double prompt_tokens) { return 1.2e-6 * prompt_tokens; }
-
 std::function<roofline::Forecast(const roofline::DesignPoint&)> closed_loop_forecast(
     const roofline::Configuration& configuration, const LoopRequests& loop) {
+  roofline::Configuration c = configuration;
+  c.engine.host.token.value += tokeniser_s;
+  if (loop.marlin_mxfp4) c.engine.marlin_experts.push_back(DType::MXFP4);
+  std::string scheduler;
+  if (!loop.scheduler.empty()) {
+    scheduler =
+        fmt::format("{}:{}", simulate::name(simulate::default_policy(c.engine)), loop.scheduler);
+  }
   const auto server = std::make_shared<const simulate::ModelServer>(
-      simulate::make_model_server(configuration, "", "scheduler"));
+      simulate::make_model_server(c, scheduler, "scheduler"));
   return [server, loop](const roofline::DesignPoint& size) {
     check_size(size, loop);
     const auto lengths = [&](std::uint64_t nominal) {
@@ -58,10 +64,8 @@ std::function<roofline::Forecast(const roofline::DesignPoint&)> closed_loop_fore
       return l;
     };
     if (!loop.says_cache) check_cache(size, server->servers.settings);
-    simulate::ServingSetup setup{
-        .servers = server->servers,
-        .closed_loop =
-            simulate::ClosedLoop{size.batch, seconds_between_requests(loop.mean(size.prompt_len))}};
+    simulate::ServingSetup setup{.servers = server->servers,
+                                 .closed_loop = simulate::ClosedLoop{size.batch}};
     simulate::SchedulerSettings& settings = setup.servers.settings;
     settings.max_num_seqs = std::max(settings.max_num_seqs, size.batch);
     if (!settings.chunked_prefill) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "roofline/estimator.h"
 
@@ -11,8 +12,11 @@ namespace kvcast::measure {
 /// How a measured loop's requests were drawn. The defaults are those of InferenceX, but for
 /// lengths.
 struct LoopRequests {
-  double shortest = 1;        ///< lengths are uniform from this share of the nominal ones to them
-  std::uint64_t rounds = 10;  ///< requests of each client
+  double shortest = 1;         ///< lengths are uniform from this share of the nominal ones to them
+  std::uint64_t rounds = 10;   ///< requests of each client
+  std::string scheduler = {};  ///< options of the server's scheduler, as in "a=1,b=2"
+  /// Experts with weights in mxfp4 multiply in Marlin's kernels (Engine::marlin_experts).
+  bool marlin_mxfp4 = false;
   /// Whether the cache's dtype is known. If not, it must have room for all clients, as theirs had.
   bool says_cache = true;
 
@@ -22,12 +26,13 @@ struct LoopRequests {
   }
 };
 
-/// From a client's last token until the scheduler sees its next prompt: as long as it takes to
-/// tokenise that, 1.2 us a token. So the next prompt always misses the step that follows at once;
-/// what networks and servers add to this time hardly matters then.
+/// Seconds for each token of a prompt that a server reads as text, before the scheduler sees it. So
+/// a client's next prompt always misses the step that follows its last token at once; what networks
+/// add to this time hardly matters then.
 /// Source: measured for kvcast, Hugging Face tokenizers 0.23 on one core of a Xeon (Sapphire
-/// Rapids), vocabulary of SmolLM2: 1.05 to 1.4 us for texts of 137 to 10,026 tokens.
-double seconds_between_requests(double prompt_tokens);
+/// Rapids), texts of 920 and 7,373 random tokens as benchmarks send them, vocabulary of Whisper
+/// (GPT-2's): 2.3 to 3.2 us; prose takes 1.05 to 1.4 us (SmolLM2).
+constexpr double tokeniser_s = 2.5e-6;
 
 /// Mean TTFT and TPOT of `size.batch` clients whose server has the configuration, with its engine's
 /// scheduler; simulated. All clients send their first request at once, and those count too. A step

@@ -431,14 +431,39 @@ void set_served_dtypes(const MeasurementFields& f, MeasuredRow& row) {
   if (!f.has("cache_dtype") && weights == "fp16") l.cache = DType::FP16;
 }
 
+/// What InferenceX's scripts ask of servers, beyond their engines' defaults. Source: repository
+/// SemiAnalysisAI/InferenceX, benchmarks/70b_fp8_h200_slurm.sh, 70b_fp8_h200_trt_slurm.sh (October
+/// 2025), single_node/gptoss_fp4_h100.sh, gptoss_fp4_h200.sh and gptoss_fp4_h200_trt.sh (April
+/// 2026).
+void set_inference_x_server(const MeasuredRow& row, LoopRequests& loop) {
+  const bool gpt_oss = row.model.starts_with("gpt-oss");
+  if (row.engine == "vllm") {
+    loop.scheduler = "schedules_ahead=true";
+    loop.marlin_mxfp4 = gpt_oss;
+  } else if (row.engine == "tensorrt-llm") {
+    if (gpt_oss) loop.scheduler = "max_num_batched_tokens=20000";
+    if (row.model.starts_with("llama")) {
+      loop.scheduler = "max_num_batched_tokens=16384";
+      if (row.size.prompt_len == 1024 && row.size.output_len == 1024 && row.parallelism.tp < 8) {
+        loop.scheduler += ",batch_wait_max_tokens_ratio=0.9,batch_wait_timeout_iters=20";
+      }
+    }
+  }
+}
+
 /// InferenceX's lengths are uniform from 80 % of the nominal ones on (its RANDOM_RANGE_RATIO), ten
 /// requests a client; aiconfigurator-core lists its runs without saying so, and beside them
 /// NVIDIA's own, whose lengths are equal.
-LoopRequests closed_loop_of(const std::string& source, const std::string& note, bool says_cache) {
-  const bool listed = source.find("silicon_sample") != std::string::npos;
+LoopRequests closed_loop_of(const MeasuredRow& row, const std::string& note, bool says_cache) {
+  const bool listed = row.source.find("silicon_sample") != std::string::npos;
   const bool own = note.find("measured by NVIDIA") != std::string::npos;
   const bool says = note.find("up to 20 % below") != std::string::npos;
-  return {.shortest = says || (listed && !own) ? 0.8 : 1, .says_cache = says_cache};
+  LoopRequests loop{.says_cache = says_cache};
+  if (says || (listed && !own)) {
+    loop.shortest = 0.8;
+    set_inference_x_server(row, loop);
+  }
+  return loop;
 }
 
 MeasuredRow served_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {
@@ -458,9 +483,8 @@ MeasuredRow served_row(const MeasurementFields& f, const MeasurementDefaults& de
                        f.whole_or("attention_dp", 1, 1)};
   }
   const std::string& arrival = f.text("arrival");
-  if (arrival == "closed-loop") {
-    row.closed_loop = closed_loop_of(row.source, f.text_or("note", ""), f.has("cache_dtype"));
-  } else if (arrival != "static") {
+  const bool is_loop = arrival == "closed-loop";
+  if (!is_loop && arrival != "static") {
     row.unusable = fmt::format(
         "its requests arrived '{}'; forecasts are of closed loops and of "
         "batches that start together ('static')",
@@ -478,6 +502,9 @@ MeasuredRow served_row(const MeasurementFields& f, const MeasurementDefaults& de
   }
   if (!row.unusable.empty()) return row;
   row.size = {f.whole("batch", 1), f.whole("prompt_len", 1), f.whole("output_len", 1)};
+  if (is_loop) {
+    row.closed_loop = closed_loop_of(row, f.text_or("note", ""), f.has("cache_dtype"));
+  }
   if (known->metric == Metric::Tpot && row.size.output_len < 2) {
     row.unusable = "its outputs have no second token";
     return row;

@@ -52,9 +52,10 @@ constexpr const char* nim_assumed =
 constexpr const char* nim_version = "0.17";
 constexpr const char* cache_assumed =
     "a cache in fp8, as NVIDIA's fp8 checkpoints say (hf_quant_config.json: kv_cache_quant_algo)";
-constexpr const char* recipe_assumed =
-    "a cache in fp8, as vLLM's recipe of Llama 3.3 70B in fp8 on Hopper has it "
-    "(kv-cache-dtype: fp8), which InferenceMAX follows";
+constexpr const char* script_assumed =
+    "a cache in fp8 and steps planned ahead, as InferenceMAX's script of October 2025 asks vLLM "
+    "for "
+    "(kv-cache-dtype: fp8, async-scheduling: true)";
 constexpr const char* tool_assumed =
     "the engine's own limits, and steps with room for the longest prompt beside a token of each "
     "sequence, in place of those that trtllm-bench chooses";
@@ -212,7 +213,8 @@ void read_dtypes(const CsvRow& row, ServedRun& run) {
   const bool is_nvidia = run.engine == "tensorrt-llm";
   if (!is_nvidia && !says(row.text("workload"), "InferenceMAX")) return;
   run.fp8_cache = true;
-  assume(run, is_nvidia ? cache_assumed : recipe_assumed);
+  if (!is_nvidia) run.scheduler["schedules_ahead"] = "true";
+  assume(run, is_nvidia ? cache_assumed : script_assumed);
 }
 
 /// Subtasks of LongBench.

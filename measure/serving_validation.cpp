@@ -34,7 +34,7 @@ std::string device_name(const std::string& word, const Catalog& catalog) {
 /// What became of one request.
 struct Answered {
   double arrival_s = 0;
-  double first_step_s = 0;
+  double waited_s = 0;  ///< for a step, once the scheduler saw it
   double first_token_s = 0;
   double last_token_s = 0;
   std::uint64_t prompt_tokens = 0;
@@ -85,7 +85,8 @@ class Simulation {
  public:
   Simulation(ServedRun& run, const Catalog& catalog, const std::filesystem::path& traces)
       : run_(run), traces_(traces) {
-    const roofline::Configuration c = configuration_of(run, catalog);
+    roofline::Configuration c = configuration_of(run, catalog);
+    c.engine.host.token.value += tokeniser_s;
     const std::string scheduler = scheduler_text(run, c);
     server_ = simulate::make_model_server(c, scheduler, "scheduler", run.memory_share);
     const simulate::SchedulerSettings& s = server_.servers.settings;
@@ -110,7 +111,7 @@ class Simulation {
       facts_.peak_running = std::max(facts_.peak_running, t.counts.peak_running);
       facts_.preemptions += t.counts.preemptions;
       for (const Answered& a : served_.back().answered) {
-        waiting += a.first_step_s - a.arrival_s;
+        waiting += a.waited_s;
         all += a.last_token_s - a.arrival_s;
       }
     }
@@ -146,12 +147,6 @@ class Simulation {
     setup.servers = server_.servers;
     setup.servers.settings.request_block_tokens = r.block_tokens;
     if (run_.workload.arrivals) setup.closed_loop = simulate::closed_loop(*run_.workload.arrivals);
-    if (setup.closed_loop) {
-      double tokens = 0;
-      for (const ServingRequest& q : r.requests) tokens += static_cast<double>(q.prompt_tokens);
-      setup.closed_loop->think_s =
-          seconds_between_requests(tokens / static_cast<double>(r.requests.size()));
-    }
     if (run_.fits_longest_prompt) {
       std::uint64_t& budget = setup.servers.settings.max_num_batched_tokens;
       for (const ServingRequest& request : r.requests) {
@@ -164,7 +159,8 @@ class Simulation {
     std::string why;
     simulate::ServingWatch watch;
     watch.on_finished = [&](const Sequence& q) {
-      s.answered.push_back({q.request.arrival_s, q.scheduled_s.value_or(q.first_token_s),
+      const double seen_s = q.request.arrival_s + setup.servers.clock->seconds_before(q.request);
+      s.answered.push_back({q.request.arrival_s, q.scheduled_s.value_or(q.first_token_s) - seen_s,
                             q.first_token_s, q.last_token_s, q.request.prompt_tokens,
                             q.request.output_tokens});
     };

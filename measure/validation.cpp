@@ -129,7 +129,9 @@ class Matcher {
         engine.name, engine.version, static_cast<int>(l.attention), static_cast<int>(l.elementwise),
         l.weights.text, kvcast::name(l.operand_dtype()), kvcast::name(l.cache),
         l.products ? kvcast::name(*l.products) : "", name(row.logits),
-        loop ? fmt::format("{} {}", loop->shortest, loop->says_cache) : "");
+        loop ? fmt::format("{} {} {} {}", loop->shortest, loop->says_cache, loop->scheduler,
+                           loop->marlin_mxfp4)
+             : "");
     check_devices(row, ranks);
     std::shared_ptr<const ForecastOn>& forecast = forecasts_[key];
     if (forecast != nullptr) return forecast;

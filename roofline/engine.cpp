@@ -35,6 +35,7 @@ const std::vector<std::pair<std::string, SchedulerValue>> scheduler_keys{
     {"prefix_caching", SchedulerValue::Flag},
     {"prefill_with_decode", SchedulerValue::Flag},
     {"reserve_full_prompt", SchedulerValue::Flag},
+    {"schedules_ahead", SchedulerValue::Flag},
     {"captured_batches", SchedulerValue::Counts}};
 
 /// Throws Error naming the place of an entry whose value is of another kind.
@@ -105,6 +106,12 @@ const EngineKey engine_keys[] = {
     {"wide_activations", [](const Entry& e, Engine& g) { g.wide_activations = e.flag(); }},
     {"dequantizes_weights", [](const Entry& e, Engine& g) { g.dequantizes_weights = e.flag(); }},
     {"fuses_quantization", [](const Entry& e, Engine& g) { g.fuses_quantization = e.flag(); }},
+    {"marlin_experts",
+     [](const Entry& e, Engine& g) {
+       for (const std::string& type : e.object.texts("value")) {
+         g.marlin_experts.push_back(parse_dtype(type));
+       }
+     }},
     {"accumulates_in_fp16", [](const Entry& e, Engine& g) { g.accumulates_in_fp16 = e.flag(); }},
     {"hopper_attention",
      [](const Entry& e, Engine& g) { g.hopper_attention = e.object.positive("value"); }},

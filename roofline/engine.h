@@ -54,6 +54,8 @@ struct Engine {
   double hopper_attention = 1;
   /// Activations are quantised in the kernels that make them.
   bool fuses_quantization = false;
+  /// Experts with weights in these types multiply in Marlin's kernels.
+  std::vector<DType> marlin_experts = {};
   /// Prompt tokens in one step, or as many as the model has positions if these are more; and
   /// whether longer prompts are cut. 0: all in one.
   std::uint64_t prefill_tokens = 0;

@@ -95,6 +95,11 @@ struct Hardware {
   // The same where weights have fewer than 8 bits and are unpacked.
   std::map<DType, Sourced> quantized_expert_rate;
   std::optional<Sourced> quantized_expert_bandwidth;
+  // The same in Marlin's kernels (Engine::marlin_experts).
+  std::map<DType, Sourced> marlin_expert_rate;
+  std::optional<Sourced> marlin_expert_bandwidth;
+  /// Sums of the rows that a token's experts return, with what it takes to gather and write rows.
+  std::optional<Sourced> expert_combine_bandwidth;
   std::optional<Sourced> elementwise_bandwidth;       ///< eager element-wise kernels
   std::optional<Sourced> softmax_bandwidth;           ///< eager softmax; by length: of its rows
   std::optional<Sourced> decode_attention_bandwidth;  ///< tiled attention with one query

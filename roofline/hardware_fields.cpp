@@ -49,6 +49,9 @@ const Field fields[] = {
     {"factors", "expert_bandwidth", Unit::Share, &H::expert_bandwidth, Moves::Steps, Peak::Memory, !by_length, fitted},
     {"factors", "quantized_expert_rate", Unit::Share, &H::quantized_expert_rate, Moves::Steps, Peak::Matrix, by_length, fitted},
     {"factors", "quantized_expert_bandwidth", Unit::Share, &H::quantized_expert_bandwidth, Moves::Steps, Peak::Memory, !by_length, fitted},
+    {"factors", "marlin_expert_rate", Unit::Share, &H::marlin_expert_rate, Moves::Steps, Peak::Matrix, by_length, fitted},
+    {"factors", "marlin_expert_bandwidth", Unit::Share, &H::marlin_expert_bandwidth, Moves::Steps, Peak::Memory, !by_length, fitted},
+    {"factors", "expert_combine_bandwidth", Unit::Share, &H::expert_combine_bandwidth, Moves::Steps, Peak::Memory, !by_length, fitted},
     {"factors", "weight_bandwidth", Unit::Share, &H::weight_bandwidth, Moves::Steps, Peak::Memory, by_length},
     {"factors", "int8_weight_bandwidth", Unit::Share, &H::int8_weight_bandwidth, Moves::Steps, Peak::Memory, by_length},
 };

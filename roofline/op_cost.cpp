@@ -35,6 +35,7 @@ BandwidthClass bandwidth_class(RateClass runs_on, const Graph& graph, const Node
                                                       : BandwidthClass::Product;
   }
   if (is_any<Softmax, SoftmaxGradient>(op)) return BandwidthClass::Softmax;
+  if (is_any<CombineExperts>(op)) return BandwidthClass::CombineExperts;
   const bool eager = lowering.elementwise == Kernels::Eager || lowering.attention == Kernels::Eager;
   return eager && is_any<Elementwise, RowMean, RotateHalf, ElementwiseGradient, SumRepeats,
                          SumHeads, SpreadMean>(op)

@@ -326,20 +326,31 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
   };
   of_experts(BandwidthClass::Experts, BandwidthClass::Product, "expert_bandwidth",
              hw.expert_bandwidth);
+  // The last rule counts, so any layer's experts tell; rows of whole blocks.
+  const DType stored = lowering.weights.of("layers.0.experts.up.weight", 2, 256, nullptr);
+  const auto& in_marlin = engine.marlin_experts;
+  const bool marlin = !hw.marlin_expert_rate.empty() &&
+                      std::find(in_marlin.begin(), in_marlin.end(), stored) != in_marlin.end();
+  const std::string unpacked = marlin ? "marlin_expert" : "quantized_expert";
   of_experts(BandwidthClass::QuantizedExperts, BandwidthClass::QuantizedProduct,
-             "quantized_expert_bandwidth", hw.quantized_expert_bandwidth);
+             unpacked + "_bandwidth",
+             marlin ? hw.marlin_expert_bandwidth : hw.quantized_expert_bandwidth);
+  if (hw.expert_combine_bandwidth && mode == Mode::Calibrated) {
+    const Sourced& combine = *hw.expert_combine_bandwidth;
+    b.note_experts("expert_combine_bandwidth", hw.memory_bandwidth.value, combine);
+    at(r.bytes_per_second,
+       BandwidthClass::CombineExperts) = {hw.memory_bandwidth.value * combine.value};
+  }
   if (hw.expert_product_latency && mode == Mode::Calibrated) {
     b.note_experts("expert_product_latency", hw.expert_product_latency->value,
                    *hw.expert_product_latency);
     r.factors.back().factor = 1;
   }
   if (mode == Mode::Calibrated) r.uneven_loads = uneven_loads();
-  // The last rule counts, so any layer's experts tell; rows of whole blocks.
-  const DType stored = lowering.weights.of("layers.0.experts.up.weight", 2, 256, nullptr);
   r.experts = b.expert_rate("expert_rate", hw.supported(product_dtype(activations, stored)),
                             hw.expert_rate);
-  r.quantized_experts =
-      b.expert_rate("quantized_expert_rate", lowering.operand_dtype(), hw.quantized_expert_rate);
+  r.quantized_experts = b.expert_rate(unpacked + "_rate", lowering.operand_dtype(),
+                                      marlin ? hw.marlin_expert_rate : hw.quantized_expert_rate);
   if (engine.host_launch && mode == Mode::Calibrated) {
     r.host_operator_latency = *engine.host_launch;
   } else if (eager_elementwise) {

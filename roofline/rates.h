@@ -37,8 +37,9 @@ enum class BandwidthClass {
   QuantizedProduct,  ///< products with weights narrower than the activations
   Experts,           ///< grouped products with the weights of experts
   QuantizedExperts,  ///< the same with weights below 8 bits, which are unpacked
+  CombineExperts,    ///< sums of the rows that experts return
 };
-inline constexpr std::size_t num_bandwidth_classes = 9;
+inline constexpr std::size_t num_bandwidth_classes = 10;
 
 /// One factor of an estimate, for its provenance.
 struct UsedFactor {

@@ -55,7 +55,10 @@ class ModelClock : public StepClock {
   }
   double seconds_before(const ServingRequest& r) override {
     const roofline::HostTimes& host = step_.rates().host;
-    return host.request.value + static_cast<double>(r.prompt_tokens) * host.token.value;
+    return host.request.value + tokenising_seconds(r);
+  }
+  double tokenising_seconds(const ServingRequest& r) override {
+    return static_cast<double>(r.prompt_tokens) * step_.rates().host.token.value;
   }
   std::uint64_t dropped_tokens(const ServingRequest& r) override {
     return r.prompt_tokens - step_.slots(r.prompt_tokens);
@@ -179,6 +182,7 @@ SchedulerSettings default_settings(Policy policy, const Configuration& c,
   take(engine, "kv_block_tokens", s.block_size);
   take(engine, "prefix_caching", s.prefix_caching);
   take(engine, "reserve_full_prompt", s.reserve_full_prompt);
+  take(engine, "schedules_ahead", s.schedules_ahead);
   if (!is_large(c.hardware)) {
     take(engine, "max_running_sequences_on_smaller_devices", s.max_num_seqs);
     take(engine, "max_batched_tokens_on_smaller_devices", tokens);

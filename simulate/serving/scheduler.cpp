@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -128,12 +129,19 @@ std::optional<std::string> Scheduler::add(std::unique_ptr<Sequence>& s) {
     return reason;
   }
   s->pieces = pieces_of(s->request, settings_);
-  waiting_.push_back(std::move(s));
+  arrived_.push_back(std::move(s));
+  if (!settings_.schedules_ahead) let_in();
   return {};
+}
+
+void Scheduler::let_in() {
+  std::move(arrived_.begin(), arrived_.end(), std::back_inserter(waiting_));
+  arrived_.clear();
 }
 
 const std::vector<ScheduledPart>& Scheduler::schedule() {
   while (true) {
+    if (waiting_.empty() && running_.empty()) let_in();  // nothing was planned
     parts_.clear();
     const std::uint64_t preemptions = counts_.preemptions;
     plan();
@@ -145,6 +153,7 @@ const std::vector<ScheduledPart>& Scheduler::schedule() {
     rejected_.push_back(take_waiting());
   }
   KVCAST_ASSERT(!parts_.empty() || running_.empty());
+  let_in();
   for (ScheduledPart& part : parts_) {
     part.decodes = part.tokens == 1 && part.sequence->decodes();
     (part.decodes ? counts_.decode_tokens : counts_.prefill_tokens) += part.tokens;
@@ -181,6 +190,7 @@ std::vector<Scheduler::Owned> Scheduler::end_step(const std::function<void(Seque
 
 std::uint64_t Scheduler::pending_tokens() const {
   std::uint64_t tokens = 0;
+  for (const Owned& s : arrived_) tokens += s->left();
   for (const Owned& s : waiting_) tokens += s->left();
   for (const Owned& s : running_) tokens += s->left();
   return tokens;

@@ -54,6 +54,12 @@ struct SchedulerSettings {
   bool reserve_full_prompt = false;
   /// vllm-v0: decode steps of a batch in a row; requests start only between such rows.
   std::uint64_t num_scheduler_steps = 1;
+  /// A step is planned while the one before it runs, so what arrives then waits for another.
+  bool schedules_ahead = false;
+  /// TensorRT-LLM: beside decode steps, prompts wait for others for so many steps, or until the
+  /// step has this share of max_num_batched_tokens.
+  std::uint64_t batch_wait_timeout_iters = 0;
+  double batch_wait_max_tokens_ratio = 0;
   bool chunked_prefill = true;                     ///< vllm-v1, TensorRT-LLM
   std::uint64_t long_prefill_token_threshold = 0;  ///< vllm-v1: most of a prompt in a step; 0: all
   std::uint64_t chunked_prefill_size = 8192;       ///< SGLang
@@ -130,7 +136,7 @@ class Scheduler {
   const BlockPool& pool() const { return pool_; }
   /// The most blocks that sequences held at once.
   virtual std::uint64_t peak_blocks() const { return pool_.peak(); }
-  std::size_t num_waiting() const { return waiting_.size(); }
+  std::size_t num_waiting() const { return waiting_.size() + arrived_.size(); }
   std::size_t num_running() const { return running_.size(); }
   /// Tokens that waiting and running sequences have still to compute before their next one.
   std::uint64_t pending_tokens() const;
@@ -185,9 +191,12 @@ class Scheduler {
   Sequence& start(Owned s);
   /// The running sequence gives up its cache and waits before all others, or behind them.
   void preempt(std::size_t running, bool behind = false);
+  /// What has arrived may be planned from now on.
+  void let_in();
 
   const SchedulerSettings settings_;
   BlockPool pool_;
+  std::vector<Owned> arrived_;  ///< since the next step was planned; with schedules_ahead
   std::deque<Owned> waiting_;
   std::vector<Owned> running_;
   std::vector<ScheduledPart> parts_;

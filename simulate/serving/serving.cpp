@@ -128,7 +128,10 @@ class Serving {
       if (watch_.on_rejected) watch_.on_rejected(request, *reason);
       return false;
     }
-    const double seen = request.arrival_s + servers_[0].clock->seconds_before(request);
+    StepClock& clock = *servers_[0].clock;
+    const double waits = std::max(tokeniser_free_at_ - request.arrival_s, 0.0);
+    tokeniser_free_at_ = request.arrival_s + waits + clock.tokenising_seconds(request);
+    const double seen = request.arrival_s + waits + clock.seconds_before(request);
     auto s = std::make_unique<Sequence>();
     s->dropped = servers_[0].clock->dropped_tokens(request);
     s->request = std::move(request);
@@ -229,6 +232,7 @@ class Serving {
   std::vector<Server> servers_;
   std::size_t num_first_ = 0;  ///< of servers that requests come to
   double now_ = 0;
+  double tokeniser_free_at_ = 0;
   std::size_t turn_ = 0;
   std::size_t decoder_turn_ = 0;
   std::optional<ServingRequest> upcoming_;

@@ -26,8 +26,11 @@ class StepClock {
   virtual double seconds(std::span<const ScheduledPart> parts) = 0;
   /// No server had anything to do for so long, until now.
   virtual void idle(double /*seconds*/) {}
-  /// From a request's arrival until the scheduler sees it.
+  /// From a request's arrival until the scheduler sees it, but for the wait for its turn: the
+  /// prompts' texts are tokenised one after another.
   virtual double seconds_before(const ServingRequest& /*request*/) { return 0; }
+  /// Of it, to tokenise the prompt.
+  virtual double tokenising_seconds(const ServingRequest& /*request*/) { return 0; }
   /// Why the model cannot take the request.
   virtual std::optional<std::string> refuses(const ServingRequest& /*request*/) { return {}; }
   /// Tokens of the prompt that the cache never holds.

@@ -91,13 +91,13 @@ class TensorrtLlm : public Scheduler {
   void fill_step() {
     std::uint64_t budget = settings_.max_num_batched_tokens;
     const auto add = [&](Sequence& s, std::uint64_t tokens) {
-      allocate(s, s.computed + tokens);
       run(s, tokens);
       budget -= std::min(budget, tokens);
     };
     for (const Owned& s : running_) {
       if (s->decodes() && budget > 0) add(*s, 1);
     }
+    const std::size_t decodes = parts_.size();
     for (const Owned& s : running_) {
       if (s->decodes()) continue;
       std::uint64_t tokens = s->left();
@@ -109,7 +109,26 @@ class TensorrtLlm : public Scheduler {
       }
       add(*s, tokens);
     }
+    if (prompts_wait(decodes)) parts_.resize(decodes);
+    for (const ScheduledPart& part : parts_) {
+      allocate(*part.sequence, part.sequence->computed + part.tokens);
+    }
   }
+
+  /// Prompts that decode steps do not need to make room for yet: _torch/pyexecutor/py_executor.py,
+  /// _waiting_requests.
+  bool prompts_wait(std::size_t decodes) {
+    if (decodes == 0 || decodes == parts_.size()) return false;
+    double tokens = 0;
+    for (const ScheduledPart& part : parts_) tokens += static_cast<double>(part.tokens);
+    const double enough = settings_.batch_wait_max_tokens_ratio *
+                          static_cast<double>(settings_.max_num_batched_tokens);
+    const bool wait = steps_waited_ < settings_.batch_wait_timeout_iters && tokens < enough;
+    steps_waited_ = wait ? steps_waited_ + 1 : 0;
+    return wait;
+  }
+
+  std::uint64_t steps_waited_ = 0;
 };
 
 }  // namespace

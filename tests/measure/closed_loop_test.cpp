@@ -19,9 +19,10 @@ TEST_CASE("closed loop: clients that stay together take what their batch is esti
   // Equal prompts that fit in one step start together, end together and start again.
   const Configuration c = a100_configuration("llama-3.1-8b", "plain");
   const roofline::Estimate batch = roofline::Estimator(c).at({4, 400, 33});
+  const double ttft_s = batch.ttft_s + 400 * tokeniser_s;
   for (const std::uint64_t rounds : {1u, 3u}) {
     const auto f = closed_loop_forecast(c, {.shortest = 1, .rounds = rounds})({4, 400, 33});
-    CHECK(f.ttft_s == near(batch.ttft_s).epsilon(1e-12));
+    CHECK(f.ttft_s == near(ttft_s).epsilon(1e-12));
     CHECK(f.tpot_s == near(batch.tpot_s).epsilon(1e-6));  // steps one by one, and their mean cache
   }
 }
@@ -32,7 +33,7 @@ TEST_CASE("closed loop: one client never waits, whatever its lengths") {
   const auto f = closed_loop_forecast(c, {.shortest = 0.5, .rounds = 50})({1, 3000, 9});
   CHECK(f.ttft_s > estimator.at({1, 1500, 9}).ttft_s);
   CHECK(f.ttft_s < estimator.at({1, 3000, 9}).ttft_s);
-  CHECK(f.ttft_s == near(estimator.at({1, 2250, 9}).ttft_s).epsilon(0.1));
+  CHECK(f.ttft_s == near(estimator.at({1, 2250, 9}).ttft_s + 2250 * tokeniser_s).epsilon(0.1));
   CHECK(f.tpot_s < estimator.at({1, 3000, 9}).tpot_s);
 }
 
@@ -55,6 +56,25 @@ TEST_CASE("closed loop: a next prompt misses the step behind the last token") {
   const auto f = closed_loop_forecast(c, {.shortest = 0.5, .rounds = 30})({2, 1, 80});
   CHECK(f.ttft_s > 1.7 * f.tpot_s);
   CHECK(f.ttft_s < 2 * f.tpot_s);
+}
+
+TEST_CASE("closed loop: the server's scheduler and kernels are as the loop says") {
+  Configuration c = a100_configuration("gpt-oss-120b", "plain");
+  c.hardware = roofline::load_hardware(catalog(), "h100-sxm");
+  c.engine = roofline::load_engine(catalog(), "vllm:0.13");
+  c.lowering.weights = DType::MXFP4;
+  const DesignPoint size{8, 900, 60};
+  const auto at = [&](LoopRequests loop) {
+    loop.shortest = 0.5;
+    return closed_loop_forecast(c, loop)(size);
+  };
+  const auto plain = at({});
+  const auto ahead = at({.scheduler = "schedules_ahead=true"});
+  CHECK(ahead.ttft_s > plain.ttft_s + 0.5 * plain.tpot_s);  // a step more of others
+  CHECK(ahead.tpot_s == near(plain.tpot_s).epsilon(0.05));
+  // Marlin's kernels multiply many rows at half the rate of Triton's.
+  CHECK(closed_loop_forecast(c, {.marlin_mxfp4 = true})({4, 8000, 60}).ttft_s >
+        1.2 * closed_loop_forecast(c, {})({4, 8000, 60}).ttft_s);
 }
 
 TEST_CASE("closed loop: a scheduler that cuts no prompt has room for the longest") {

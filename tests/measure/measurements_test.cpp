@@ -349,6 +349,32 @@ TEST_CASE("CSV of servers: rows of closed loops, and of batches that start toget
   CHECK(m.rows[8].mean_output() == near(57.6));  // 0.9 x 64
 }
 
+TEST_CASE("CSV of servers: what InferenceX's scripts ask of its servers") {
+  const auto loop = [](const std::string& model, const std::string& engine, const char* tp,
+                       const char* prompt, const char* source) {
+    const Measurements m = parse_measurements(
+        "model,engine,num_gpus,tp,weight_dtype,arrival,batch,prompt_len,output_len,metric,value,"
+        "unit,source\n" +
+            fmt::format("{},{},{},{},fp8,closed-loop,4,{},1024,ttft,1,s,{}\n", model, engine, tp,
+                        tp, prompt, source),
+        "m");
+    return *m.rows.at(0).closed_loop;
+  };
+  const char* listed = "systems/silicon_sample.csv";
+  CHECK(loop("gpt-oss-120b", "vllm", "2", "1024", listed).scheduler == "schedules_ahead=true");
+  CHECK(loop("gpt-oss-120b", "vllm", "2", "1024", listed).marlin_mxfp4);
+  CHECK_FALSE(loop("minimax-m2.5", "vllm", "2", "1024", listed).marlin_mxfp4);
+  CHECK_FALSE(loop("gpt-oss-120b", "tensorrt-llm", "2", "1024", listed).marlin_mxfp4);
+  const auto trt = [&](const char* tp, const char* prompt) {
+    return loop("llama-3.3-70b", "tensorrt-llm", tp, prompt, listed).scheduler;
+  };
+  const std::string wide = "max_num_batched_tokens=16384";
+  CHECK(trt("8", "1024") == wide);
+  CHECK(trt("4", "8192") == wide);
+  CHECK(trt("4", "1024") == wide + ",batch_wait_max_tokens_ratio=0.9,batch_wait_timeout_iters=20");
+  CHECK(loop("gpt-oss-120b", "vllm", "2", "1024", "somebody").scheduler.empty());
+}
+
 TEST_CASE("llama-bench JSON: prompts are TTFT, outputs TPOT, both together a request") {
   std::string list;
   for (const char* fields :

@@ -24,8 +24,8 @@ struct Workload {
   simulate::SchedulerSettings settings;
 };
 
-/// Twelve requests at time zero, four of which begin alike; a cache for about three of them. Nothing
-/// arrives later: the schedule must not hang on how long this machine's steps take.
+/// Twelve requests at time zero, four of which begin alike; a cache for about three of them.
+/// Nothing arrives later: the schedule must not hang on how long this machine's steps take.
 Workload tight(Policy policy) {
   Workload w;
   w.settings.policy = policy;

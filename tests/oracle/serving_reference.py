@@ -29,7 +29,9 @@ Rules of all schedulers that no engine's description settles:
      next arrival.
  A5. At the end of a step all its tokens are emitted, then finished requests free their blocks in the order
      in which the step's entries were scheduled.
- A6. Metrics are over the requests that finished; `requests` counts those.
+ A6. With schedules_ahead a step is planned when the one before it begins: it has none of the requests that
+     arrive later, unless there is nobody else.
+ A7. Metrics are over the requests that finished; `requests` counts those.
 """
 
 import csv
@@ -53,6 +55,9 @@ DEFAULTS = {
     "long_prefill_token_threshold": 0,
     "chunked_prefill_size": 8192,
     "conservativeness": 1.0,
+    "schedules_ahead": False,
+    "batch_wait_timeout_iters": 0,
+    "batch_wait_max_tokens_ratio": 0.0,
 }
 # What differs by policy when the settings do not say.
 DEFAULTS_OF = {
@@ -394,13 +399,16 @@ class TrtLlm(Scheduler):
     T3. In chunks, a request whose last piece fits behind a rounded chunk still runs; only a piece of 0 tokens stops.
     T4. trtllm-guaranteed: "will compute" looks at the blocks from computed / block on; a request of which such a
         block is the next one is skipped before seats and blocks are looked at.
-    T5. trtllm-utilization: nobody is skipped for a shared block; prefills take blocks for all their known tokens
+    T5. Prompts beside decodes wait (batch_wait_*) until the step would have enough tokens, or as many steps in a
+        row as they may; those of a step without decodes do not. The count begins again with the step that has them.
+    T6. trtllm-utilization: nobody is skipped for a shared block; prefills take blocks for all their known tokens
         also in chunks and when the micro-batch has no place for them.
     """
 
     def __init__(self, settings):
         super().__init__(settings)
         assert self.budget >= self.block or self.whole_prompts(), "a chunk would be rounded down to nothing"
+        self.waited = 0
 
     def whole_prompts(self):
         return not self.settings["chunked_prefill"]
@@ -426,6 +434,14 @@ class TrtLlm(Scheduler):
                     break
             batch.append((r, n))
             left -= n
+        decodes = [(r, n) for r, n in batch if r.decoding]
+        if decodes and len(decodes) < len(batch):
+            enough = sum(n for _, n in batch) >= self.settings["batch_wait_max_tokens_ratio"] * self.budget
+            if enough or self.waited >= self.settings["batch_wait_timeout_iters"]:
+                self.waited = 0
+            else:
+                self.waited += 1
+                batch = decodes
         for r, n in batch:
             assert self.grow(r, r.computed + n)
         return batch
@@ -810,14 +826,19 @@ def simulate(given, requests, steps=None):
     all_requests = [Request(i, *r) for i, r in enumerate(requests)]
     coming = deque(sorted(all_requests, key=lambda r: (r.arrival, r.index)))
     count = {name: 0 for name in COUNTS}
-    now = busy = 0.0
+    now = busy = began = 0.0
     finished = 0
     arrived = 0
     empty_passes = quiet = 0
     # The full check of the blocks costs as much as there are blocks.
     check_every = 1 if settings["num_blocks"] <= 400 else 500
     while True:
+        seen = began if settings["schedules_ahead"] else now  # A6
         while coming and coming[0].arrival <= now:
+            if coming[0].arrival > seen:
+                if scheduler.in_system():
+                    break
+                seen = now
             r = coming.popleft()
             arrived += 1
             if scheduler.rejects(r):
@@ -848,6 +869,7 @@ def simulate(given, requests, steps=None):
                 assert r.arrival <= now
         assert len({r.index for r, _ in batch}) == len(batch)
         before = sum(r.computed for r, _ in batch)
+        began = now
         now += duration
         busy += duration
         count["steps"] += 1
@@ -1237,14 +1259,24 @@ def expected_of(settings, requests, steps=None):
             **{name: got[name] for name in COUNTS}}
 
 
+AHEAD = 8  # workloads of each policy whose steps are planned ahead
+
+
 def write(path):
     lines, summary = [], {}
     for policy in POLICIES:
         kept, seeds = 0, iter(range(1000))
+        seeds_ahead = iter(range(5000, 6000))
         picked = PICKED.get(policy, [])
-        while kept < WORKLOADS + len(picked):
-            seed = next(seeds) if kept < WORKLOADS else picked[kept - WORKLOADS]
+        while kept < WORKLOADS + len(picked) + AHEAD:
+            more = kept - WORKLOADS
+            ahead = more >= len(picked)
+            seed = next(seeds) if more < 0 else next(seeds_ahead) if ahead else picked[more]
             settings, requests, dyadic = random_workload(policy, seed)
+            if ahead:
+                settings["schedules_ahead"] = True
+                if policy.startswith("trtllm"):
+                    settings.update(batch_wait_timeout_iters=seed % 4, batch_wait_max_tokens_ratio=0.75)
             steps = []
             expected = expected_of(settings, requests, steps)
             _, got = simulate(settings, requests)
@@ -1264,7 +1296,7 @@ def write(path):
                                     ("with hits", "hit_tokens")):
                     row[name] += expected[count] > 0
             else:
-                assert kept < WORKLOADS, "a picked seed with a tie"
+                assert more not in range(len(picked)), "a picked seed with a tie"
     for i, (settings, requests) in enumerate([long_output(), *starved_chunks()]):
         lines.append(json.dumps({"name": f"sglang by hand {i}", "settings": settings, "requests": requests,
                                  "expected": expected_of(settings, requests)}, separators=(",", ":")))

@@ -34,6 +34,7 @@ json whole() {
           {"wide_activations", value(true)},
           {"dequantizes_weights", value(true)},
           {"fuses_quantization", value(true)},
+          {"marlin_experts", value({"int4", "mxfp4"})},
           {"accumulates_in_fp16", value(true)},
           {"prefill_tokens", value(512)},
           {"prefill_at_least_context", value(true)},
@@ -96,6 +97,7 @@ TEST_CASE("engine: every key of a file is read, with its source") {
   CHECK(e.wide_activations);
   CHECK(e.dequantizes_weights);
   CHECK(e.fuses_quantization);
+  CHECK(e.marlin_experts == std::vector<DType>{DType::INT4, DType::MXFP4});
   CHECK(e.accumulates_in_fp16);
   CHECK(e.prefill_tokens == 512);
   CHECK(e.prefill_at_least_context);
@@ -107,7 +109,7 @@ TEST_CASE("engine: every key of a file is read, with its source") {
   CHECK(e.host.token.value == near(4e-6));
   CHECK(e.host.step.value == near(1e-3));
   CHECK(e.host.sequence.value == near(7e-6));
-  CHECK(e.values.size() == 24);
+  CHECK(e.values.size() == 25);
   REQUIRE(value_of(e, "scheduler.memory_share") != nullptr);
   CHECK(value_of(e, "scheduler.memory_share")->value == "0.9");
   CHECK(value_of(e, "host_step")->value == "\"1 ms\"");

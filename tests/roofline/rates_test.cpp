@@ -191,11 +191,11 @@ TEST_CASE("rates: kernels wait for a share of their loads, some for their own") 
   using Shares = std::array<double, num_bandwidth_classes>;
   CHECK(exposed(Kernels::Fused) == Shares{});
   hw.overlap = measured(0.5);
-  CHECK(exposed(Kernels::Fused) == Shares{0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5});
+  CHECK(exposed(Kernels::Fused) == Shares{0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5});
   hw.product_overlap = measured(0.75);
   hw.tiled_attention_overlap = measured(0);
-  CHECK(exposed(Kernels::Fused) == Shares{0.5, 0.25, 0.5, 0.5, 0.5, 1, 0.25, 0.25, 0.25});
-  CHECK(exposed(Kernels::Eager) == Shares{0.5, 0.25, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25});
+  CHECK(exposed(Kernels::Fused) == Shares{0.5, 0.25, 0.5, 0.5, 0.5, 1, 0.25, 0.25, 0.25, 0.5});
+  CHECK(exposed(Kernels::Eager) == Shares{0.5, 0.25, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.5});
   CHECK(exposed(Kernels::Fused, Mode::SpeedOfLight) == Shares{});
 }
 
@@ -509,6 +509,30 @@ TEST_CASE("rates: experts run as products, unless grouped products were measured
   const Rates light = make_rates(hw, four_bits, Mode::SpeedOfLight);
   CHECK(!light.experts);
   CHECK(bytes(light, BandwidthClass::Experts) == 500);
+
+  // Marlin's kernels: an engine's, for some types, where the device knows them.
+  Engine marlin;
+  marlin.marlin_experts = {DType::INT4};
+  CHECK(make_rates(hw, four_bits, Mode::Calibrated, marlin).quantized_experts->by_rows.at(1) ==
+        0.5);
+  hw.marlin_expert_rate[DType::FP16] = measured(0.2);
+  hw.marlin_expert_bandwidth = measured(0.1);
+  const Rates in_marlin = make_rates(hw, four_bits, Mode::Calibrated, marlin);
+  CHECK(in_marlin.quantized_experts->flops_per_second.value == 200);
+  CHECK(bytes(in_marlin, BandwidthClass::QuantizedExperts) == 50);
+  CHECK(bytes(in_marlin, BandwidthClass::Experts) == 250);
+  CHECK(make_rates(hw, four_bits, Mode::Calibrated).quantized_experts->flops_per_second.value ==
+        125);
+  four_bits.weights = DType::MXFP4;
+  CHECK(make_rates(hw, four_bits, Mode::Calibrated, marlin)
+            .quantized_experts->flops_per_second.value == 125);
+
+  // Their rows are summed as all memory moves, or as was measured.
+  CHECK(bytes(in_marlin, BandwidthClass::CombineExperts) == bytes(r, BandwidthClass::Memory));
+  hw.expert_combine_bandwidth = measured(0.01);
+  const Rates combines = make_rates(hw, four_bits, Mode::Calibrated);
+  CHECK(bytes(combines, BandwidthClass::CombineExperts) == 5);
+  CHECK(bytes(combines, BandwidthClass::Memory) == bytes(r, BandwidthClass::Memory));
 }
 
 TEST_CASE("rates: text reads fewer experts than a uniform choice") {

@@ -1,5 +1,7 @@
 #include "simulate/serving/model_server.h"
 
+#include <vector>
+
 #include <doctest/doctest.h>
 
 #include "tests/near.h"
@@ -73,4 +75,21 @@ TEST_CASE("model server: the host prepares a row of decode steps once") {
   const double in_row =
       make_model_server(c, "vllm-v0:num_scheduler_steps=10", "a test").servers.clock->seconds(step);
   CHECK(alone - in_row == near(0.9));
+}
+
+TEST_CASE("model server: prompts are tokenised one after another before the scheduler sees them") {
+  roofline::Configuration c = configuration("h100-sxm", "vllm:0.13");
+  c.engine.host.request = Seconds{0.5};
+  c.engine.host.token = Seconds{1e-3};
+  ServingSetup setup;
+  setup.servers = make_model_server(c, "", "a test").servers;
+  RequestList list({{0, 0, 100, 1}, {1, 0, 200, 1}, {2, 5, 100, 1}}, 0);
+  std::vector<double> scheduled;
+  ServingWatch watch;
+  watch.on_finished = [&](const Sequence& s) { scheduled.push_back(*s.scheduled_s); };
+  serve(setup, list, {}, watch);
+  REQUIRE(scheduled.size() == 3);
+  CHECK(scheduled[0] == near(0.6));
+  CHECK(scheduled[1] == near(0.8));  // its 0.2 s begin at 0.1
+  CHECK(scheduled[2] == near(5.6));
 }

@@ -107,6 +107,33 @@ TEST_CASE("serving: a request waits for a row of decode steps to end") {
   CHECK(s.finish == std::vector<double>{6, 5});
 }
 
+TEST_CASE("serving: planned ahead, a step misses those that arrive during the one before it") {
+  SchedulerSettings settings = blocks_of_4(Policy::VllmV1, 10);
+  settings.schedules_ahead = true;
+  // The second comes while the first's prompt is read: not in the step from 1 on, but from 2 on.
+  // Nobody else is there when the third comes.
+  const Served s =
+      serve_all(one_server(settings, cost_of(1)), requests_of({{0, 4, 4}, {0.5, 4, 1}, {7, 4, 1}}));
+  CHECK(s.first == std::vector<double>{1, 3, 8});
+  CHECK(s.finish == std::vector<double>{4, 3, 8});
+}
+
+TEST_CASE("serving: TensorRT-LLM's prompts wait for others beside decode steps") {
+  SchedulerSettings settings = blocks_of_4(Policy::TrtllmGuaranteed, 20);
+  settings.max_model_len = 0;
+  settings.max_num_batched_tokens = 10;
+  settings.batch_wait_timeout_iters = 3;
+  settings.batch_wait_max_tokens_ratio = 0.9;
+  // The first decodes alone from 1 on; 4 tokens of the second do not fill a step of 9, so that it
+  // waits for three steps, and with the third's 4, which come at 2.5, for two.
+  const Served two =
+      serve_all(one_server(settings, cost_of(1)), requests_of({{0, 4, 9}, {0.5, 4, 1}}));
+  CHECK(two.first == std::vector<double>{1, 5});
+  const Served three = serve_all(one_server(settings, cost_of(1)),
+                                 requests_of({{0, 4, 9}, {0.5, 4, 1}, {2.5, 4, 1}}));
+  CHECK(three.first == std::vector<double>{1, 4, 4});
+}
+
 TEST_CASE("serving: a prompt's blocks are found again by the next with the same ids") {
   SchedulerSettings settings = blocks_of_4(Policy::VllmV1, 10);
   settings.max_model_len = 0;
