@@ -1,10 +1,12 @@
 #include "measure/closed_loop.h"
 
 #include <string>
+#include <vector>
 
 #include <doctest/doctest.h>
 
 #include "measure/validation.h"
+#include "simulate/serving/model_server.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
 #include "tests/roofline/test_models.h"
@@ -15,16 +17,25 @@ namespace {
 using roofline::Configuration;
 using roofline::DesignPoint;
 
-TEST_CASE("closed loop: clients that stay together take what their batch is estimated to") {
-  // Equal prompts that fit in one step start together, end together and start again.
+TEST_CASE("closed loop: of clients that start together the first begins alone, the others next") {
+  // Texts are tokenised in turn, so the first prompt is read before the next one is seen.
   const Configuration c = a100_configuration("llama-3.1-8b", "plain");
-  const roofline::Estimate batch = roofline::Estimator(c).at({4, 400, 33});
-  const double ttft_s = batch.ttft_s + 400 * tokeniser_s;
-  for (const std::uint64_t rounds : {1u, 3u}) {
-    const auto f = closed_loop_forecast(c, {.shortest = 1, .rounds = rounds})({4, 400, 33});
-    CHECK(f.ttft_s == near(ttft_s).epsilon(1e-12));
-    CHECK(f.tpot_s == near(batch.tpot_s).epsilon(1e-6));  // steps one by one, and their mean cache
-  }
+  const roofline::Estimate alone = roofline::Estimator(c).at({1, 400, 2});
+  const auto clock = simulate::make_model_server(c, "", "a test").servers.clock;
+  simulate::Sequence first;
+  first.request.prompt_tokens = 400;
+  first.generated = 1;
+  first.known = 401;
+  first.computed = 400;
+  simulate::Sequence next;
+  next.request.prompt_tokens = next.known = 400;
+  const std::vector<simulate::ScheduledPart> step{
+      {&first, 1, true}, {&next, 400, false}, {&next, 400, false}, {&next, 400, false}};
+  const double step_s = clock->seconds(step);
+  REQUIRE(4 * 400 * tokeniser_s < alone.ttft_s);
+  const auto f = closed_loop_forecast(c, {.shortest = 1, .rounds = 1})({4, 400, 2});
+  const double first_s = 400 * tokeniser_s + alone.ttft_s;
+  CHECK(f.ttft_s == near(first_s + 0.75 * step_s));
 }
 
 TEST_CASE("closed loop: one client never waits, whatever its lengths") {
