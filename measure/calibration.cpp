@@ -253,7 +253,7 @@ roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) 
     const roofline::Sourced factor =
         of_read(r.product.bytes_per_second * reads.ratio.median(),
                 fmt::format("products of {} rows{}, in turn with fp32's{}",
-                            fmt::join(rows_of_reads, " and "), int8 ? " in int8" : "", alone));
+                            fmt::join(rows_of_reads, ", "), int8 ? " in int8" : "", alone));
     if (reads.rows == rows_of_reads[0]) of_type = factor;
     of_type.by_length.push_back({reads.rows, factor.value});
   }

@@ -19,8 +19,9 @@ inline constexpr std::uint64_t rows_of_prefill[] = {64, 128, 512};
 /// Rows of products that are bound by arithmetic, and of those near the ridge of the roofline.
 inline constexpr std::uint64_t large_rows = 512;
 inline constexpr std::uint64_t ridge_rows[] = {8, 16, 32};
-/// Rows of the products that read weights as they are stored: one row reads them its own way.
-inline constexpr std::size_t rows_of_reads[] = {1, 4};
+/// Rows of the products that read weights as they are stored: up to execute::max_strip_rows() their
+/// own way.
+inline constexpr std::size_t rows_of_reads[] = {1, 2, 4, 8};
 /// The shortest prompt.
 inline constexpr std::uint64_t short_prompt = rows_of_prefill[0];
 /// Cache slots of the decode steps: far more than the caches of a core hold.

@@ -106,7 +106,7 @@ struct Matrix::Rows {
   std::size_t step;
   std::size_t count;
   Arithmetic arithmetic;               ///< of this product
-  const float* sums = nullptr;         ///< of one row that meets stored blocks: of its groups
+  const float* sums = nullptr;         ///< of rows that meet stored blocks: of their groups
   const NarrowRows* narrow = nullptr;  ///< in arithmetic that this processor has kernels for
 
   /// With those that fill narrow tiles.
@@ -232,15 +232,17 @@ NarrowPanel Matrix::narrow_panel(std::size_t group_index, std::size_t first_in,
   return panel;
 }
 
-/// sums[64] = x·Wᵀ of a group's outputs and a stretch of inputs, for one row, as blocks are stored.
-void Matrix::multiply_row(std::size_t group_index, std::size_t first_in, std::size_t count_in,
-                          const Rows& rows, float* sums) const {
+/// sums[rows, 64] = x·Wᵀ of a group's outputs and a stretch of inputs, as blocks are stored; one
+/// row in narrow arithmetic.
+void Matrix::multiply_stored(std::size_t group_index, std::size_t first_in, std::size_t count_in,
+                             const Rows& rows, float* sums) const {
   const std::size_t lanes = strip_lanes();
   const auto* strip = reinterpret_cast<const std::uint32_t*>(data_ + group_index * group_size());
   for (std::size_t o = 0; o < group; o += lanes, strip += strip_words(dtype_, in_)) {
     const StripPart part{dtype_, strip, in_, first_in, round_up(count_in, strip_group(dtype_))};
     if (rows.narrow == nullptr) {
-      multiply_strip(part, rows.x, rows.sums, sums + o);
+      const std::size_t groups = round_up(in_, strip_group(dtype_)) / strip_group(dtype_);
+      multiply_strip(part, {rows.x, rows.step, rows.sums, groups, rows.count}, sums + o, group);
     } else {
       multiply_bytes(part, rows.narrow->words(0, 0), rows.narrow->scales(0), rows.narrow->sums(0),
                      sums + o);
@@ -305,7 +307,7 @@ void Matrix::stream(const Rows& rows, float* y, const float* bias) const {
   const std::size_t stretch = round_up(std::max(min_stretch, (in_ + wanted - 1) / wanted), whole);
   const std::size_t stretches = (in_ + stretch - 1) / stretch;
   const std::size_t size = rows.padded() * group;
-  const bool one_row = rows.count == 1 && (rows.sums != nullptr || rows.narrow != nullptr);
+  const bool as_stored = rows.sums != nullptr || (rows.count == 1 && rows.narrow != nullptr);
   const std::size_t together =
       dtype_ == DType::FP32 && rows.arithmetic == Arithmetic::FP32 ? stretch : unpacked_inputs;
   static thread_local Arena arena;
@@ -320,8 +322,8 @@ void Matrix::stream(const Rows& rows, float* y, const float* bias) const {
     float own[padded_streamed_rows * group];
     float room[unpacked_inputs * group];
     float* const sums = stretches == 1 ? own : parts + piece * size;
-    if (one_row) {
-      multiply_row(g, first, count, rows, sums);
+    if (as_stored) {
+      multiply_stored(g, first, count, rows, sums);
     } else {
       multiply_part(g, first, count, rows, 0, rows.count, together, room, sums);
     }
@@ -378,21 +380,23 @@ void Matrix::multiply_windows(const float* x, std::size_t step, std::size_t coun
     float* const memory = arena.reserve(NarrowRows::memory(arithmetic_, count, in_, in_group));
     narrow.emplace(arithmetic_, x, step, count, in_, in_group, memory);
     rows.narrow = &*narrow;
-  } else if (rounds || (count == 1 && dtype_ != DType::FP32)) {
+  } else if (const bool as_stored =
+                 dtype_ != DType::FP32 && count <= (rounds ? 1 : max_strip_rows());
+             rounds || as_stored) {
     const std::size_t padded_in = round_up(in_, group_of_inputs());
-    float* const room = arena.reserve(count * in_ + 2 * padded_in);
-    if (rounds) {
-      round_rows(rows.arithmetic, x, step, count, in_, in_group, room);
-    } else {
-      std::copy_n(x, in_, room);
+    const std::size_t groups = padded_in / group_of_inputs();
+    rows.step = as_stored ? padded_in : in_;
+    float* const room = arena.reserve(count * (rows.step + groups));
+    if (rounds) round_rows(rows.arithmetic, x, step, count, in_, in_group, room);
+    float* const sums = room + count * rows.step;
+    for (std::size_t r = 0; as_stored && r < count; ++r) {
+      float* const row = room + r * padded_in;
+      if (!rounds) std::copy_n(x + r * step, in_, row);
+      std::fill(row + in_, row + padded_in, 0.0F);
+      sum_groups({row, padded_in}, group_of_inputs(), sums + r * groups);
     }
-    if (count == 1) {
-      std::fill(room + in_, room + padded_in, 0.0F);
-      sum_groups({room, padded_in}, group_of_inputs(), room + padded_in);
-      rows.sums = room + padded_in;
-    }
+    if (as_stored) rows.sums = sums;
     rows.x = room;
-    rows.step = in_;
   }
   if (count <= max_streamed_rows) return stream(rows, y, bias);
   multiply_tiles(rows, y, bias);

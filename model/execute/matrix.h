@@ -53,8 +53,8 @@ class Matrix {
                       std::size_t& panel_rows, float* room) const;
   NarrowPanel narrow_panel(std::size_t group_index, std::size_t first_in, std::size_t count_in,
                            float* room) const;
-  void multiply_row(std::size_t group_index, std::size_t first_in, std::size_t count_in,
-                    const Rows& rows, float* sums) const;
+  void multiply_stored(std::size_t group_index, std::size_t first_in, std::size_t count_in,
+                       const Rows& rows, float* sums) const;
   void multiply_part(std::size_t group_index, std::size_t first_in, std::size_t count_in,
                      const Rows& rows, std::size_t first_row, std::size_t count,
                      std::size_t together, float* room, float* sums) const;

@@ -489,32 +489,60 @@ KVCAST_INLINE void fetch_ahead(const StripPart& part, std::size_t g) {
   }
 }
 
-template <std::size_t lanes, typename Type>
-KVCAST_INLINE void multiply_type(const StripPart& part, const float* x, const float* group_sums,
-                                 float* y) {
+/// Rows that share what a group's bits become, as registers hold their sums.
+template <std::size_t lanes>
+constexpr std::size_t strip_rows = lanes == 16 ? 4 : 2;
+
+/// `rows` rows from `row` on.
+template <std::size_t lanes, typename Type, std::size_t rows>
+KVCAST_INLINE void multiply_type_rows(const StripPart& part, const StripRows& all, std::size_t row,
+                                      float* y, std::size_t step) {
   constexpr std::size_t groups = Type::block / Type::group;
-  Vector<lanes> total{};
+  const float* const x = all.x + row * all.step;
+  const float* const group_sums = all.sums + row * all.sums_step;
+  Vector<lanes> total[rows] = {};
   for (std::size_t g = part.first / Type::group; g < (part.first + part.count) / Type::group; ++g) {
     const Block<lanes> block = block_of<Type, lanes>(part, g / groups);
     const float* const of_group = x + g * Type::group;
     fetch_ahead<lanes, Type>(part, g);
-    Vector<lanes> sums[4] = {};
+    Vector<lanes> sums[rows][4] = {};
 #pragma GCC unroll 8
     for (std::size_t i = 0; i < Type::group / 4; ++i) {
       const Four<lanes> four = Type::template four<lanes>(block, g % groups, i);
 #pragma GCC unroll 4
-      for (std::size_t j = 0; j < 4; ++j) sums[j] += of_group[4 * i + j] * four.number[j];
+      for (std::size_t r = 0; r < rows; ++r) {
+#pragma GCC unroll 4
+        for (std::size_t j = 0; j < 4; ++j) {
+          sums[r][j] += of_group[r * all.step + 4 * i + j] * four.number[j];
+        }
+      }
     }
-    const Vector<lanes> sum = (sums[0] * Type::factors[0] + sums[3] * Type::factors[3]) +
-                              (sums[1] * Type::factors[1] + sums[2] * Type::factors[2]);
-    if constexpr (Type::scaled) {
-      const GroupScale<lanes> scale = Type::template scale<lanes>(block, g % groups);
-      total += scale.scale * sum + scale.minimum * group_sums[g];
-    } else {
-      total += sum;
+    GroupScale<lanes> scale{};
+    if constexpr (Type::scaled) scale = Type::template scale<lanes>(block, g % groups);
+#pragma GCC unroll 4
+    for (std::size_t r = 0; r < rows; ++r) {
+      const Vector<lanes> sum = (sums[r][0] * Type::factors[0] + sums[r][3] * Type::factors[3]) +
+                                (sums[r][1] * Type::factors[1] + sums[r][2] * Type::factors[2]);
+      if constexpr (Type::scaled) {
+        total[r] += scale.scale * sum + scale.minimum * group_sums[r * all.sums_step + g];
+      } else {
+        total[r] += sum;
+      }
     }
   }
-  *reinterpret_cast<Vector<lanes>*>(y) = total;
+  for (std::size_t r = 0; r < rows; ++r) {
+    *reinterpret_cast<Vector<lanes>*>(y + (row + r) * step) = total[r];
+  }
+}
+
+/// Rows from `row` on, as many at a time as fit, then fewer.
+template <std::size_t lanes, typename Type, std::size_t rows = strip_rows<lanes>>
+KVCAST_INLINE void multiply_type(const StripPart& part, const StripRows& all, std::size_t row,
+                                 float* y, std::size_t step) {
+  for (; row + rows <= all.count; row += rows) {
+    multiply_type_rows<lanes, Type, rows>(part, all, row, y, step);
+  }
+  if constexpr (rows > 1) multiply_type<lanes, Type, rows - 1>(part, all, row, y, step);
 }
 
 template <std::size_t lanes, typename Type>
@@ -613,11 +641,11 @@ KVCAST_INLINE void multiply_type_bytes(const StripPart& part, const std::uint32_
 }
 
 template <std::size_t lanes>
-KVCAST_INLINE void multiply_lanes(const StripPart& part, const float* x, const float* sums,
-                                  float* y) {
+KVCAST_INLINE void multiply_lanes(const StripPart& part, const StripRows& rows, float* y,
+                                  std::size_t step) {
   with_type(
       part.dtype, [&](auto type) __attribute__((always_inline)) {
-        multiply_type<lanes, decltype(type)>(part, x, sums, y);
+        multiply_type<lanes, decltype(type)>(part, rows, 0, y, step);
       });
 }
 
@@ -660,12 +688,18 @@ std::size_t lanes_of() {
   return lanes;
 }
 
+template <std::size_t lanes>
+std::size_t strip_rows_of() {
+  return strip_rows<lanes>;
+}
+
 }  // namespace
 
 KVCAST_VECTOR_WIDTHS(std::size_t, strip_lanes, lanes_of, (), ())
+KVCAST_VECTOR_WIDTHS(std::size_t, max_strip_rows, strip_rows_of, (), ())
 KVCAST_VECTOR_WIDTHS(void, multiply_strip, multiply_lanes,
-                     (const StripPart& part, const float* x, const float* sums, float* y),
-                     (part, x, sums, y))
+                     (const StripPart& part, const StripRows& rows, float* y, std::size_t step),
+                     (part, rows, y, step))
 KVCAST_VECTOR_WIDTHS(void, unpack_strip, unpack_lanes,
                      (const StripPart& part, float* out, std::size_t step), (part, out, step))
 

@@ -76,7 +76,7 @@ TEST_CASE("stored_blocks: products of all sizes are sums in fp64, within the rou
         FloatStore store;
         const Matrix m = w.matrix(store);
         const std::vector<float> bias = whole_numbers(out, 2);
-        for (const std::size_t rows : {1u, 2u, 7u, 24u, 25u, 60u}) {
+        for (const std::size_t rows : {1u, 2u, 3u, 4u, 7u, 24u, 25u, 60u}) {
           std::vector<float> x = whole_numbers(rows * in, 3);
           for (float& number : x) number *= 0.1F;
           for (const bool with_bias : {false, true}) {
@@ -116,7 +116,7 @@ TEST_CASE("stored_blocks: one, two and three threads give the same numbers, to t
     const StoredWeight w(output_sizes(dtype).back(), 768, dtype);
     FloatStore store;
     const Matrix m = w.matrix(store);
-    for (const std::size_t rows : {1u, 5u, 60u}) {
+    for (const std::size_t rows : {1u, 3u, 5u, 60u}) {
       const std::vector<float> x = whole_numbers(rows * w.in, 3);
       use_threads(1);
       const std::vector<float> one = product(m, x, rows, w.out);
@@ -127,6 +127,25 @@ TEST_CASE("stored_blocks: one, two and three threads give the same numbers, to t
     }
   }
   use_threads(before);
+}
+
+TEST_CASE("stored_blocks: a few rows together are each as alone, to the last bit") {
+  REQUIRE(max_strip_rows() >= 2);
+  for (const DType dtype : all_types()) {
+    const StoredWeight w(output_sizes(dtype).back(), input_sizes(dtype).back(), dtype);
+    FloatStore store;
+    const Matrix m = w.matrix(store);
+    for (std::size_t rows = 2; rows <= max_strip_rows(); ++rows) {
+      const std::vector<float> x = whole_numbers(rows * w.in, 3);
+      const std::vector<float> together = product(m, x, rows, w.out);
+      for (std::size_t r = 0; r < rows; ++r) {
+        const std::vector<float> row(&x[r * w.in], &x[r * w.in] + w.in);
+        const auto first = together.begin() + static_cast<std::ptrdiff_t>(r * w.out);
+        CHECK(std::equal(first, first + static_cast<std::ptrdiff_t>(w.out),
+                         product(m, row, 1, w.out).begin()));
+      }
+    }
+  }
 }
 
 TEST_CASE("stored_blocks: a scale that is not finite is an error that names the element") {
