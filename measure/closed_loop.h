@@ -9,8 +9,7 @@
 
 namespace kvcast::measure {
 
-/// How a measured loop's requests were drawn. The defaults are those of InferenceX, but for
-/// lengths.
+/// How a measured loop's requests were drawn, and what was asked of its server.
 struct LoopRequests {
   double shortest = 1;         ///< lengths are uniform from this share of the nominal ones to them
   std::uint64_t rounds = 10;   ///< requests of each client

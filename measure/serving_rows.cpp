@@ -53,8 +53,7 @@ constexpr const char* nim_version = "0.17";
 constexpr const char* cache_assumed =
     "a cache in fp8, as NVIDIA's fp8 checkpoints say (hf_quant_config.json: kv_cache_quant_algo)";
 constexpr const char* script_assumed =
-    "a cache in fp8 and steps planned ahead, as InferenceMAX's script of October 2025 asks vLLM "
-    "for "
+    "a cache in fp8 and steps planned ahead, as InferenceMAX's script of October 2025 has them "
     "(kv-cache-dtype: fp8, async-scheduling: true)";
 constexpr const char* tool_assumed =
     "the engine's own limits, and steps with room for the longest prompt beside a token of each "
@@ -213,7 +212,7 @@ void read_dtypes(const CsvRow& row, ServedRun& run) {
   const bool is_nvidia = run.engine == "tensorrt-llm";
   if (!is_nvidia && !says(row.text("workload"), "InferenceMAX")) return;
   run.fp8_cache = true;
-  if (!is_nvidia) run.scheduler["schedules_ahead"] = "true";
+  if (run.engine == "vllm") run.scheduler["schedules_ahead"] = "true";
   assume(run, is_nvidia ? cache_assumed : script_assumed);
 }
 

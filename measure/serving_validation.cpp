@@ -34,7 +34,7 @@ std::string device_name(const std::string& word, const Catalog& catalog) {
 /// What became of one request.
 struct Answered {
   double arrival_s = 0;
-  double waited_s = 0;  ///< for a step, once the scheduler saw it
+  double waited_s = 0;  ///< for its turn to be tokenised, and for a step
   double first_token_s = 0;
   double last_token_s = 0;
   std::uint64_t prompt_tokens = 0;
@@ -159,7 +159,9 @@ class Simulation {
     std::string why;
     simulate::ServingWatch watch;
     watch.on_finished = [&](const Sequence& q) {
-      const double seen_s = q.request.arrival_s + setup.servers.clock->seconds_before(q.request);
+      simulate::StepClock& clock = *setup.servers.clock;
+      const double seen_s = q.request.arrival_s + clock.tokenising_seconds(q.request) +
+                            clock.seconds_before(q.request);
       s.answered.push_back({q.request.arrival_s, q.scheduled_s.value_or(q.first_token_s) - seen_s,
                             q.first_token_s, q.last_token_s, q.request.prompt_tokens,
                             q.request.output_tokens});
@@ -267,6 +269,7 @@ roofline::Configuration configuration_of(const ServedRun& run, const Catalog& ca
   if (run.eager) c.engine.graphs = roofline::Graphs::None;
   if (!run.host_version.empty()) {
     c.engine.host = roofline::load_engine(catalog, c.engine.name + ":" + run.host_version).host;
+    c.engine.host.request = {};  // no server, no HTTP
   }
   roofline::apply(c.engine, true, true, l);
   c.parallelism.tp = run.tp;

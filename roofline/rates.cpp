@@ -334,7 +334,8 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
   const std::string unpacked = marlin ? "marlin_expert" : "quantized_expert";
   of_experts(BandwidthClass::QuantizedExperts, BandwidthClass::QuantizedProduct,
              unpacked + "_bandwidth",
-             marlin ? hw.marlin_expert_bandwidth : hw.quantized_expert_bandwidth);
+             marlin && hw.marlin_expert_bandwidth ? hw.marlin_expert_bandwidth
+                                                  : hw.quantized_expert_bandwidth);
   if (hw.expert_combine_bandwidth && mode == Mode::Calibrated) {
     const Sourced& combine = *hw.expert_combine_bandwidth;
     b.note_experts("expert_combine_bandwidth", hw.memory_bandwidth.value, combine);

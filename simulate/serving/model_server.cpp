@@ -53,9 +53,9 @@ class ModelClock : public StepClock {
     }
     return step_.take().value;
   }
-  double seconds_before(const ServingRequest& r) override {
+  double seconds_before(const ServingRequest& /*r*/) override {
     const roofline::HostTimes& host = step_.rates().host;
-    return host.request.value + tokenising_seconds(r);
+    return host.request.value;
   }
   double tokenising_seconds(const ServingRequest& r) override {
     return static_cast<double>(r.prompt_tokens) * step_.rates().host.token.value;
@@ -164,12 +164,14 @@ SchedulerSettings default_settings(Policy policy, const Configuration& c,
       s.block_size = 32;
       s.prefix_caching = true;
       s.chunked_prefill = false;
+      s.schedules_ahead = true;
       break;
     case Policy::Sglang:
     case Policy::SglangLpm:
       s.max_num_batched_tokens = 16384;
       s.max_num_seqs = 2048;  // at least; model_runner.py of 0.5.3
       s.prefix_caching = true;
+      s.schedules_ahead = true;
       break;
   }
   const Engine& engine = c.engine;

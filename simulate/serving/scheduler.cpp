@@ -80,6 +80,10 @@ void SchedulerSettings::check() const {
   if (!(watermark >= 0 && watermark < 1)) {
     throw Error("watermark", fmt::format("{:g}", watermark), "a share from 0 to below 1");
   }
+  if (!(batch_wait_max_tokens_ratio >= 0 && batch_wait_max_tokens_ratio <= 1)) {
+    throw Error("batch_wait_max_tokens_ratio", fmt::format("{:g}", batch_wait_max_tokens_ratio),
+                "a share from 0 to 1");
+  }
   if (!(conservativeness > 0 && std::isfinite(conservativeness))) {
     throw Error("conservativeness", fmt::format("{:g}", conservativeness), "a number above 0");
   }

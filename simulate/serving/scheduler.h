@@ -56,8 +56,8 @@ struct SchedulerSettings {
   std::uint64_t num_scheduler_steps = 1;
   /// A step is planned while the one before it runs, so what arrives then waits for another.
   bool schedules_ahead = false;
-  /// TensorRT-LLM: beside decode steps, prompts wait for others for so many steps, or until the
-  /// step has this share of max_num_batched_tokens.
+  /// TensorRT-LLM: beside decode steps, prompts wait for others for so many steps, but no longer
+  /// than until the step has this share of max_num_batched_tokens. 0 in either: they do not wait.
   std::uint64_t batch_wait_timeout_iters = 0;
   double batch_wait_max_tokens_ratio = 0;
   bool chunked_prefill = true;                     ///< vllm-v1, TensorRT-LLM

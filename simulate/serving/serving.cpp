@@ -129,9 +129,9 @@ class Serving {
       return false;
     }
     StepClock& clock = *servers_[0].clock;
-    const double waits = std::max(tokeniser_free_at_ - request.arrival_s, 0.0);
-    tokeniser_free_at_ = request.arrival_s + waits + clock.tokenising_seconds(request);
-    const double seen = request.arrival_s + waits + clock.seconds_before(request);
+    tokeniser_free_at_ =
+        std::max(tokeniser_free_at_, request.arrival_s) + clock.tokenising_seconds(request);
+    const double seen = tokeniser_free_at_ + clock.seconds_before(request);
     auto s = std::make_unique<Sequence>();
     s->dropped = servers_[0].clock->dropped_tokens(request);
     s->request = std::move(request);

@@ -26,11 +26,10 @@ class StepClock {
   virtual double seconds(std::span<const ScheduledPart> parts) = 0;
   /// No server had anything to do for so long, until now.
   virtual void idle(double /*seconds*/) {}
-  /// From a request's arrival until the scheduler sees it, but for the wait for its turn: the
-  /// prompts' texts are tokenised one after another.
-  virtual double seconds_before(const ServingRequest& /*request*/) { return 0; }
-  /// Of it, to tokenise the prompt.
+  /// To tokenise a request's prompt: one after another, by one tokeniser for all servers.
   virtual double tokenising_seconds(const ServingRequest& /*request*/) { return 0; }
+  /// From then until the scheduler sees the request.
+  virtual double seconds_before(const ServingRequest& /*request*/) { return 0; }
   /// Why the model cannot take the request.
   virtual std::optional<std::string> refuses(const ServingRequest& /*request*/) { return {}; }
   /// Tokens of the prompt that the cache never holds.
@@ -85,7 +84,8 @@ struct ServingWatch {
 };
 
 /// Serves all requests of the source, which must be in order of arrival. Requests that arrive
-/// while a step runs are seen at the next one; those of one time in the source's order.
+/// while a step runs are seen at the next one, or where that is planned ahead at the one after;
+/// those of one time in the source's order.
 ServingTimes serve(const ServingSetup& setup, RequestSource& requests, const Slo& slo = {},
                    const ServingWatch& watch = {});
 

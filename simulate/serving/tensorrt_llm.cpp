@@ -115,8 +115,8 @@ class TensorrtLlm : public Scheduler {
     }
   }
 
-  /// Prompts that decode steps do not need to make room for yet: _torch/pyexecutor/py_executor.py,
-  /// _waiting_requests.
+  /// Whether prompts wait, so that later ones join them: _torch/pyexecutor/py_executor.py,
+  /// _waiting_requests, of 1.0. Tokens are those of this step.
   bool prompts_wait(std::size_t decodes) {
     if (decodes == 0 || decodes == parts_.size()) return false;
     double tokens = 0;

@@ -361,7 +361,8 @@ TEST_CASE("CSV of servers: what InferenceX's scripts ask of its servers") {
     return *m.rows.at(0).closed_loop;
   };
   const char* listed = "systems/silicon_sample.csv";
-  CHECK(loop("gpt-oss-120b", "vllm", "2", "1024", listed).scheduler == "schedules_ahead=true");
+  CHECK(loop("llama-3.3-70b", "vllm", "2", "1024", listed).scheduler == "schedules_ahead=true");
+  CHECK(loop("gpt-oss-120b", "vllm", "2", "1024", listed).scheduler.empty());
   CHECK(loop("gpt-oss-120b", "vllm", "2", "1024", listed).marlin_mxfp4);
   CHECK_FALSE(loop("minimax-m2.5", "vllm", "2", "1024", listed).marlin_mxfp4);
   CHECK_FALSE(loop("gpt-oss-120b", "tensorrt-llm", "2", "1024", listed).marlin_mxfp4);

@@ -516,6 +516,8 @@ TEST_CASE("rates: experts run as products, unless grouped products were measured
   CHECK(make_rates(hw, four_bits, Mode::Calibrated, marlin).quantized_experts->by_rows.at(1) ==
         0.5);
   hw.marlin_expert_rate[DType::FP16] = measured(0.2);
+  CHECK(bytes(make_rates(hw, four_bits, Mode::Calibrated, marlin),
+              BandwidthClass::QuantizedExperts) == 62.5);
   hw.marlin_expert_bandwidth = measured(0.1);
   const Rates in_marlin = make_rates(hw, four_bits, Mode::Calibrated, marlin);
   CHECK(in_marlin.quantized_experts->flops_per_second.value == 200);
@@ -532,6 +534,8 @@ TEST_CASE("rates: experts run as products, unless grouped products were measured
   hw.expert_combine_bandwidth = measured(0.01);
   const Rates combines = make_rates(hw, four_bits, Mode::Calibrated);
   CHECK(bytes(combines, BandwidthClass::CombineExperts) == 5);
+  CHECK(bytes(make_rates(hw, four_bits, Mode::SpeedOfLight), BandwidthClass::CombineExperts) ==
+        500);
   CHECK(bytes(combines, BandwidthClass::Memory) == bytes(r, BandwidthClass::Memory));
 }
 

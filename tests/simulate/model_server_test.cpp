@@ -31,6 +31,12 @@ TEST_CASE("model server: an engine's version says which defaults its scheduler h
   };
   CHECK(settings("h100-sxm", "vllm:0.18").reserve_full_prompt == false);
   CHECK(settings("h100-sxm", "vllm:0.19").reserve_full_prompt == true);
+  for (const char* late : {"vllm:0.13", "tensorrt-llm:0.17", "sglang:0.3"}) {
+    CHECK_FALSE(settings("h100-sxm", late).schedules_ahead);
+  }
+  for (const char* ahead : {"vllm:0.14", "tensorrt-llm:1.0", "sglang:0.5.3", "sglang"}) {
+    CHECK(settings("h100-sxm", ahead).schedules_ahead);
+  }
   CHECK(settings("h100-sxm", "vllm:0.11").max_num_batched_tokens == 8192);
   CHECK(settings("h100-sxm", "vllm:0.11").max_num_seqs == 1024);
   for (const char* small : {"a100-80gb", "rtx-4090"}) {
