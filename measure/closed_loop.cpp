@@ -10,6 +10,7 @@
 #include "model/base/error.h"
 #include "simulate/serving/generated_requests.h"
 #include "simulate/serving/model_server.h"
+#include "simulate/serving/serving_scenario.h"
 
 namespace kvcast::measure {
 
@@ -48,11 +49,8 @@ std::function<roofline::Forecast(const roofline::DesignPoint&)> closed_loop_fore
   roofline::Configuration c = configuration;
   c.engine.host.token.value += tokeniser_s;
   if (loop.marlin_mxfp4) c.engine.marlin_experts.push_back(DType::MXFP4);
-  std::string scheduler;
-  if (!loop.scheduler.empty()) {
-    scheduler =
-        fmt::format("{}:{}", simulate::name(simulate::default_policy(c.engine)), loop.scheduler);
-  }
+  const std::string scheduler =
+      simulate::scheduler_text(simulate::default_policy(c.engine), loop.scheduler);
   const auto server = std::make_shared<const simulate::ModelServer>(
       simulate::make_model_server(c, scheduler, "scheduler"));
   return [server, loop](const roofline::DesignPoint& size) {

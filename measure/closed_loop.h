@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 
 #include "roofline/estimator.h"
@@ -11,9 +12,9 @@ namespace kvcast::measure {
 
 /// How a measured loop's requests were drawn, and what was asked of its server.
 struct LoopRequests {
-  double shortest = 1;         ///< lengths are uniform from this share of the nominal ones to them
-  std::uint64_t rounds = 10;   ///< requests of each client
-  std::string scheduler = {};  ///< options of the server's scheduler, as in "a=1,b=2"
+  double shortest = 1;        ///< lengths are uniform from this share of the nominal ones to them
+  std::uint64_t rounds = 10;  ///< requests of each client
+  std::map<std::string, std::string> scheduler = {};  ///< KEY -> VALUE of `--scheduler`
   /// Experts with weights in mxfp4 multiply in Marlin's kernels (Engine::marlin_experts).
   bool marlin_mxfp4 = false;
   /// Whether the cache's dtype is known. If not, it must have room for all clients, as theirs had.

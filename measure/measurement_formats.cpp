@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "measure/inference_x.h"
 #include "measure/measurement_fields.h"
 #include "model/base/error.h"
 
@@ -431,27 +432,6 @@ void set_served_dtypes(const MeasurementFields& f, MeasuredRow& row) {
   if (!f.has("cache_dtype") && weights == "fp16") l.cache = DType::FP16;
 }
 
-/// What InferenceX's scripts ask of servers, beyond their engines' defaults. Source: repository
-/// SemiAnalysisAI/InferenceX, benchmarks/: 70b_fp8_h100_slurm.sh, 70b_fp8_h200_slurm.sh and
-/// 70b_fp8_h200_trt_slurm.sh of commit 9596d23d7 (October 2025), single_node/gptoss_fp4_h100.sh,
-/// gptoss_fp4_h200.sh and gptoss_fp4_h200_trt.sh of 20073bafd (April 2026). Marlin's kernels of
-/// mxfp4 are taken to be as fast as those of int4.
-void set_inference_x_server(const MeasuredRow& row, LoopRequests& loop) {
-  const bool gpt_oss = row.model.starts_with("gpt-oss");
-  if (row.engine == "vllm") {
-    if (row.model.starts_with("llama")) loop.scheduler = "schedules_ahead=true";
-    loop.marlin_mxfp4 = gpt_oss;
-  } else if (row.engine == "tensorrt-llm") {
-    if (gpt_oss) loop.scheduler = "max_num_batched_tokens=20000";
-    if (row.model.starts_with("llama")) {
-      loop.scheduler = "max_num_batched_tokens=16384";
-      if (row.size.prompt_len == 1024 && row.size.output_len == 1024 && row.parallelism.tp < 8) {
-        loop.scheduler += ",batch_wait_max_tokens_ratio=0.9,batch_wait_timeout_iters=20";
-      }
-    }
-  }
-}
-
 /// InferenceX's lengths are uniform from 80 % of the nominal ones on (its RANDOM_RANGE_RATIO), ten
 /// requests a client; aiconfigurator-core lists its runs without saying so, and beside them
 /// NVIDIA's own, whose lengths are equal.
@@ -462,7 +442,9 @@ LoopRequests closed_loop_of(const MeasuredRow& row, const std::string& note, boo
   LoopRequests loop{.says_cache = says_cache};
   if (says || (listed && !own)) {
     loop.shortest = 0.8;
-    set_inference_x_server(row, loop);
+    loop.scheduler = inference_x_scheduler(row.engine, row.model, row.size.prompt_len,
+                                           row.size.output_len, row.parallelism.tp);
+    loop.marlin_mxfp4 = inference_x_uses_marlin(row.engine, row.model);
   }
   return loop;
 }

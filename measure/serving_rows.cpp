@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "measure/inference_x.h"
 #include "model/base/error.h"
 #include "model/io/files/number_text.h"
 
@@ -53,11 +54,12 @@ constexpr const char* nim_version = "0.17";
 constexpr const char* cache_assumed =
     "a cache in fp8, as NVIDIA's fp8 checkpoints say (hf_quant_config.json: kv_cache_quant_algo)";
 constexpr const char* script_assumed =
-    "a cache in fp8 and steps planned ahead, as InferenceMAX's script of October 2025 has them "
-    "(kv-cache-dtype: fp8, async-scheduling: true)";
+    "a cache in fp8, as InferenceMAX's script of October 2025 has it (kv-cache-dtype: fp8)";
+constexpr const char* inference_x_assumed =
+    "the scheduler's settings of InferenceMAX's scripts of October 2025";
 constexpr const char* tool_assumed =
     "the engine's own limits, and steps with room for the longest prompt beside a token of each "
-    "sequence, in place of those that trtllm-bench chooses";
+    "sequence, in place of those that trtllm-bench chooses; its prompts are token ids";
 constexpr const char* longbench_assumed =
     "each prompt as long as LongBench's average of its subtask (arXiv:2308.14508, table 1), at 1.4 "
     "tokens a word and 0.67 a Chinese character";
@@ -200,6 +202,7 @@ void read_scheduler(const std::string& text, ServedRun& run) {
   }
   if (says(text, "chosen by the tool")) {
     run.fits_longest_prompt = true;
+    run.sends_text = false;
     assume(run, tool_assumed);
   }
 }
@@ -212,7 +215,6 @@ void read_dtypes(const CsvRow& row, ServedRun& run) {
   const bool is_nvidia = run.engine == "tensorrt-llm";
   if (!is_nvidia && !says(row.text("workload"), "InferenceMAX")) return;
   run.fp8_cache = true;
-  if (run.engine == "vllm") run.scheduler["schedules_ahead"] = "true";
   assume(run, is_nvidia ? cache_assumed : script_assumed);
 }
 
@@ -428,6 +430,13 @@ ServedRun read_run(const CsvRow& row) {
     assume(run, in_process_assumed);
   }
   read_workload(row.text("workload"), row.text("trace"), run);
+  if (says(row.text("workload"), "InferenceMAX") && run.workload.groups.size() == 1) {
+    const ServedGroup& g = run.workload.groups[0];
+    const auto asked =
+        inference_x_scheduler(run.engine, run.model, g.prompt.most, g.output.most, run.tp);
+    if (!asked.empty()) assume(run, inference_x_assumed);
+    run.scheduler.insert(asked.begin(), asked.end());
+  }
   if (run.unusable.empty()) read_arrivals(row.text("arrival"), run);
   count_requests(row.text("engine"), run);
   return run;

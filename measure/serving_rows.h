@@ -102,6 +102,7 @@ struct ServedRun {
   bool chunked_v0 = false;                       ///< vLLM's first scheduler with chunked prefill
   std::map<std::string, std::string> scheduler;  ///< KEY -> VALUE of `--scheduler`
   std::optional<double> memory_share;
+  bool sends_text = true;        ///< else token ids, which nobody tokenises
   std::uint64_t num_blocks = 0;  ///< in all, those that the engine keeps for itself included
   /// A step has at least room for the longest prompt beside a token of each sequence.
   bool fits_longest_prompt = false;

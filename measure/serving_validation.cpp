@@ -13,6 +13,7 @@
 #include "model/base/error.h"
 #include "roofline/engine.h"
 #include "roofline/interconnect.h"
+#include "simulate/serving/serving_scenario.h"
 
 namespace kvcast::measure {
 namespace {
@@ -86,7 +87,7 @@ class Simulation {
   Simulation(ServedRun& run, const Catalog& catalog, const std::filesystem::path& traces)
       : run_(run), traces_(traces) {
     roofline::Configuration c = configuration_of(run, catalog);
-    c.engine.host.token.value += tokeniser_s;
+    if (run.sends_text) c.engine.host.token.value += tokeniser_s;
     const std::string scheduler = scheduler_text(run, c);
     server_ = simulate::make_model_server(c, scheduler, "scheduler", run.memory_share);
     const simulate::SchedulerSettings& s = server_.servers.settings;
@@ -292,11 +293,7 @@ std::string scheduler_text(const ServedRun& run, const roofline::Configuration& 
     const std::uint64_t own = policy == Policy::VllmV1 ? 1 : 0;
     options["num_blocks"] = std::to_string(run.num_blocks - own);
   }
-  std::string text(simulate::name(policy));
-  for (const auto& [key, value] : options) {
-    text += fmt::format("{}{}={}", text.find(':') == std::string::npos ? ':' : ',', key, value);
-  }
-  return text;
+  return simulate::scheduler_text(policy, options);
 }
 
 ServingValidation validate_serving(std::vector<ServedRun> runs, const Catalog& catalog,

@@ -30,6 +30,14 @@ void check_devices(const MeasuredRow& row, std::uint64_t ranks) {
                           placed == 1 ? "one" : std::to_string(placed)));
 }
 
+/// All that tells one loop's forecasts from another's.
+std::string words_of(const LoopRequests& loop) {
+  std::string words =
+      fmt::format("{} {} {} {}", loop.shortest, loop.rounds, loop.says_cache, loop.marlin_mxfp4);
+  for (const auto& [key, value] : loop.scheduler) words += fmt::format(" {}={}", key, value);
+  return words;
+}
+
 /// A prompt on one device is recorded once; on several, and in a closed loop, each hardware is
 /// simulated anew.
 ForecastOn forecast_on(roofline::Configuration c, const Catalog& catalog, bool placed,
@@ -128,10 +136,7 @@ class Matcher {
         "{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", to_string(row.parallelism), row.model, row.method,
         engine.name, engine.version, static_cast<int>(l.attention), static_cast<int>(l.elementwise),
         l.weights.text, kvcast::name(l.operand_dtype()), kvcast::name(l.cache),
-        l.products ? kvcast::name(*l.products) : "", name(row.logits),
-        loop ? fmt::format("{} {} {} {}", loop->shortest, loop->says_cache, loop->scheduler,
-                           loop->marlin_mxfp4)
-             : "");
+        l.products ? kvcast::name(*l.products) : "", name(row.logits), loop ? words_of(*loop) : "");
     check_devices(row, ranks);
     std::shared_ptr<const ForecastOn>& forecast = forecasts_[key];
     if (forecast != nullptr) return forecast;

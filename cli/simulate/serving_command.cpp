@@ -116,6 +116,7 @@ Setup from_model(const Options& o, const Globals& globals) {
                  {"block_size", s.block_size},
                  {"max_num_seqs", s.max_num_seqs},
                  {"max_num_batched_tokens", s.max_num_batched_tokens},
+                 {"schedules_ahead", s.schedules_ahead},
                  {"weight_bytes", server.memory.weight_bytes},
                  {"activation_bytes", server.memory.activation_bytes},
                  {"kv_cache_bytes", server.memory.block_bytes * static_cast<double>(s.num_blocks)}};

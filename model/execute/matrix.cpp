@@ -106,7 +106,7 @@ struct Matrix::Rows {
   std::size_t step;
   std::size_t count;
   Arithmetic arithmetic;               ///< of this product
-  const float* sums = nullptr;         ///< of rows that meet stored blocks: of their groups
+  std::optional<StripRows> stored{};   ///< that meet blocks as they are stored
   const NarrowRows* narrow = nullptr;  ///< in arithmetic that this processor has kernels for
 
   /// With those that fill narrow tiles.
@@ -240,9 +240,8 @@ void Matrix::multiply_stored(std::size_t group_index, std::size_t first_in, std:
   const auto* strip = reinterpret_cast<const std::uint32_t*>(data_ + group_index * group_size());
   for (std::size_t o = 0; o < group; o += lanes, strip += strip_words(dtype_, in_)) {
     const StripPart part{dtype_, strip, in_, first_in, round_up(count_in, strip_group(dtype_))};
-    if (rows.narrow == nullptr) {
-      const std::size_t groups = round_up(in_, strip_group(dtype_)) / strip_group(dtype_);
-      multiply_strip(part, {rows.x, rows.step, rows.sums, groups, rows.count}, sums + o, group);
+    if (rows.stored) {
+      multiply_strip(part, *rows.stored, sums + o, group);
     } else {
       multiply_bytes(part, rows.narrow->words(0, 0), rows.narrow->scales(0), rows.narrow->sums(0),
                      sums + o);
@@ -307,7 +306,7 @@ void Matrix::stream(const Rows& rows, float* y, const float* bias) const {
   const std::size_t stretch = round_up(std::max(min_stretch, (in_ + wanted - 1) / wanted), whole);
   const std::size_t stretches = (in_ + stretch - 1) / stretch;
   const std::size_t size = rows.padded() * group;
-  const bool as_stored = rows.sums != nullptr || (rows.count == 1 && rows.narrow != nullptr);
+  const bool as_stored = rows.stored || (rows.count == 1 && rows.narrow != nullptr);
   const std::size_t together =
       dtype_ == DType::FP32 && rows.arithmetic == Arithmetic::FP32 ? stretch : unpacked_inputs;
   static thread_local Arena arena;
@@ -395,7 +394,7 @@ void Matrix::multiply_windows(const float* x, std::size_t step, std::size_t coun
       std::fill(row + in_, row + padded_in, 0.0F);
       sum_groups({row, padded_in}, group_of_inputs(), sums + r * groups);
     }
-    if (as_stored) rows.sums = sums;
+    if (as_stored) rows.stored = {room, padded_in, sums, groups, count};
     rows.x = room;
   }
   if (count <= max_streamed_rows) return stream(rows, y, bias);

@@ -100,6 +100,16 @@ void set_scheduler(std::string_view text, const std::string& place, SchedulerSet
   o.reject_unknown();
 }
 
+std::string scheduler_text(Policy policy, const std::map<std::string, std::string>& options) {
+  std::string text(name(policy));
+  char before = ':';
+  for (const auto& [key, value] : options) {
+    text += before + key + '=' + value;
+    before = ',';
+  }
+  return text;
+}
+
 ServingScenario parse_serving_scenario(const nlohmann::json& document, const std::string& place) {
   const JsonObject o(document, place);
   ServingScenario scenario;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -33,6 +34,8 @@ struct ExplicitCost : StepClock {
 void set_scheduler(const JsonObject& o, SchedulerSettings& settings);
 /// The same and the policy, of "NAME[:KEY=VALUE,...]". Throws Error starting with `place`.
 void set_scheduler(std::string_view text, const std::string& place, SchedulerSettings& settings);
+/// That text, of values by their keys.
+std::string scheduler_text(Policy policy, const std::map<std::string, std::string>& options);
 
 struct ServingScenario {
   SchedulerSettings settings;

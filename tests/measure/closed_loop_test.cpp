@@ -80,7 +80,7 @@ TEST_CASE("closed loop: the server's scheduler and kernels are as the loop says"
     return closed_loop_forecast(c, loop)(size);
   };
   const auto plain = at({});
-  const auto ahead = at({.scheduler = "schedules_ahead=true"});
+  const auto ahead = at({.scheduler = {{"schedules_ahead", "true"}}});
   CHECK(ahead.ttft_s > plain.ttft_s + 0.5 * plain.tpot_s);  // a step more of others
   CHECK(ahead.tpot_s == near(plain.tpot_s).epsilon(0.05));
   // Marlin's kernels multiply many rows at half the rate of Triton's.

@@ -120,6 +120,7 @@ TEST_CASE("serving rows: limits of the scheduler") {
   CHECK(tool.memory_share == 0.95);
   CHECK(tool.fp8_cache);
   CHECK(tool.fits_longest_prompt);
+  CHECK_FALSE(tool.sends_text);
 }
 
 TEST_CASE("serving rows: vLLM 0.6 with chunks is under Sarathi-Serve's rules") {
@@ -186,6 +187,17 @@ TEST_CASE("serving rows: workloads with drawn lengths") {
            "random, input 1000, output 500 (InferenceMAX run: nominal lengths, each request "
            "draws a little less)"});
   CHECK(less.workload.groups[0].prompt.least == 800);
+  CHECK(less.sends_text);
+  // Its scripts ask for more than the engine's defaults.
+  const std::string drawn =
+      "random, input 1024, output 1024 (InferenceMAX run: nominal lengths, each request draws a "
+      "little less)";
+  const auto asked = [&](const char* engine) {
+    return read_one({.model = "llama-3.1-70b", .engine = engine, .workload = drawn}).scheduler;
+  };
+  CHECK(asked("vllm") == Options{{"schedules_ahead", "true"}});
+  CHECK(asked("tensorrt-llm").at("max_num_batched_tokens") == "16384");
+  CHECK(asked("tensorrt-llm").at("batch_wait_timeout_iters") == "20");
   CHECK(less.workload.groups[0].output.most == 500);
   const ServedRun quartiles = read_one(
       {.workload = "200 prompts of 28.2k/28.65k/29.2k/29.9k tokens (p25/p50/p75/p99), output 256",

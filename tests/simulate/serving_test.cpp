@@ -134,6 +134,16 @@ TEST_CASE("serving: TensorRT-LLM's prompts wait for others beside decode steps")
   CHECK(three.first == std::vector<double>{1, 4, 4});
 }
 
+TEST_CASE("serving: settings beyond their limits are refused") {
+  SchedulerSettings settings = blocks_of_4(Policy::TrtllmGuaranteed, 20);
+  for (const double ratio : {-0.1, 1.1}) {
+    settings.batch_wait_max_tokens_ratio = ratio;
+    CHECK(message_of([&] { settings.check(); }).find("a share from 0 to 1") != std::string::npos);
+  }
+  settings.batch_wait_max_tokens_ratio = 1;
+  CHECK_NOTHROW(settings.check());
+}
+
 TEST_CASE("serving: a prompt's blocks are found again by the next with the same ids") {
   SchedulerSettings settings = blocks_of_4(Policy::VllmV1, 10);
   settings.max_model_len = 0;
