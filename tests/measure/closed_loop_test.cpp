@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "measure/validation.h"
 #include "simulate/serving/model_server.h"
@@ -126,6 +127,28 @@ TEST_CASE("closed loop: rows of a loop are forecast as one, and those of a batch
   CHECK(at(3) < 0.5 * at(0));                             // most prompts come alone
   CHECK(at(4) > at(1));                                   // and join the steps of others
   CHECK(at(5) == near(at(3) + (0.9 * 200 - 1) * at(4)));  // the mean output
+}
+
+TEST_CASE("closed loop: rows of one device whose servers have other settings are told apart") {
+  // InferenceX's TensorRT-LLM waits for more prompts with 1024 tokens alone.
+  const std::string head =
+      "model,hardware,num_gpus,tp,engine,engine_version,weight_dtype,cache_dtype,arrival,batch,"
+      "prompt_len,output_len,metric,value,unit,source\n";
+  const auto row = [](const char* prompt) {
+    return fmt::format(
+        "llama-3.3-70b,h200,4,4,tensorrt-llm,1.0,fp8,fp8,closed-loop,4,{},1024,ttft,"
+        "1,s,silicon_sample\n",
+        prompt);
+  };
+  const auto forecasts = [&](const std::string& rows) {
+    std::vector<double> seconds;
+    for (const auto& c : validate(parse_measurements(head + rows, "m"), catalog(), {}).cases) {
+      seconds.push_back(c.predicted);
+    }
+    return seconds;
+  };
+  const double long_alone = forecasts(row("2048")).at(0);
+  CHECK(forecasts(row("1024") + row("2048")).at(1) == near(long_alone).epsilon(1e-12));
 }
 
 TEST_CASE("closed loop: what would take hours to simulate is refused") {

@@ -123,6 +123,15 @@ TEST_CASE("serving rows: limits of the scheduler") {
   CHECK_FALSE(tool.sends_text);
 }
 
+TEST_CASE("serving rows: a run in one process has no server's time for a request") {
+  const auto request_s = [](const char* source) {
+    const ServedRun run = read_one({.source = source, .engine_version = "0.7.3"});
+    return configuration_of(run, catalog()).engine.host.request.value;
+  };
+  CHECK(request_s("a page") > 0);
+  CHECK(request_s("FreedomIntelligence/AccelMark") == 0);
+}
+
 TEST_CASE("serving rows: vLLM 0.6 with chunks is under Sarathi-Serve's rules") {
   const ServedRun run = read_one(
       {.engine_version = "0.6.0 V0",
@@ -319,6 +328,11 @@ TEST_CASE("serving validation: one client waits for nobody") {
   CHECK(v.cases[0].relative_error() == near(e.ttft_s / 0.1 - 1));
   CHECK(v.facts[0].requests == 10);
   CHECK(v.facts[0].is_below_saturation());
+  // Token ids are not tokenised.
+  ServedRun of_ids = run;
+  of_ids.sends_text = false;
+  CHECK(validate_serving({of_ids}, catalog(), "").cases[0].predicted ==
+        near(e.ttft_s - 128 * tokeniser_s));
 }
 
 TEST_CASE("serving validation: a run without a forecast is listed row by row with the reason") {

@@ -168,6 +168,10 @@ TEST_CASE("op_cost: the experts that a step reads share the rows that chose them
   const SymbolValues at = r.symbols.resolve({16, 100, 101});
   CHECK(gate->length.at(at) == 1024);
   CHECK(gate->groups.at(at) == 253);
+  const auto combine = std::find_if(groups.begin(), groups.end(),
+                                    [](const OpGroup& g) { return g.label == "combine"; });
+  REQUIRE(combine != groups.end());
+  CHECK(combine->bandwidth_class == BandwidthClass::CombineExperts);
   Lowering narrow = fused;
   narrow.weights = DType::INT4;
   const Recording quantized = record(load_model(catalog(), "mixtral-8x7b"), {}, narrow);

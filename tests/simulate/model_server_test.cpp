@@ -37,6 +37,11 @@ TEST_CASE("model server: an engine's version says which defaults its scheduler h
   for (const char* ahead : {"vllm:0.14", "tensorrt-llm:1.0", "sglang:0.5.3", "sglang"}) {
     CHECK(settings("h100-sxm", ahead).schedules_ahead);
   }
+  // Of another engine's policy: as the version that its name stands for.
+  const roofline::Configuration vllm = configuration("h100-sxm", "vllm:0.6.3");
+  CHECK(default_settings(Policy::TrtllmUtilization, vllm).schedules_ahead);
+  CHECK(default_settings(Policy::SglangLpm, vllm).schedules_ahead);
+  CHECK_FALSE(default_settings(Policy::Sarathi, vllm).schedules_ahead);
   CHECK(settings("h100-sxm", "vllm:0.11").max_num_batched_tokens == 8192);
   CHECK(settings("h100-sxm", "vllm:0.11").max_num_seqs == 1024);
   for (const char* small : {"a100-80gb", "rtx-4090"}) {
