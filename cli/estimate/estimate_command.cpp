@@ -220,8 +220,7 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
   const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
   const std::string version = c.engine.version.empty() ? "" : " " + c.engine.version;
   const std::string engine = c.engine.is_ideal() ? "" : " in " + c.engine.name + version;
-  const std::string several =
-      c.parallelism.is_one() ? "" : fmt::format("{} x ", c.parallelism.devices());
+  const std::string several = e.devices == 1 ? "" : fmt::format("{} x ", e.devices);
   std::string text = fmt::format(
       "{}{} on {}{}, {}, batch {}, prompt {}, output {}, {} attention, {}{}\n", c.architecture.name,
       engine, several, c.hardware.description, to_string(c.methods), p.batch, p.prompt_len,

@@ -28,6 +28,16 @@ TEST_CASE("estimate: kvr and tsp on one device are plain") {
   }
 }
 
+TEST_CASE("estimate: says how many devices there are in all") {
+  const auto says = [](const std::string& methods, const std::string& devices) {
+    return contains(run_well(estimate + methods).output, "llama-7b on " + devices + "NVIDIA A100");
+  };
+  CHECK(says("--method plain", ""));
+  CHECK(says("--method kvr:p=4", "4 x "));
+  CHECK(says("--method kvr:p=2 --tp 2", "4 x "));
+  CHECK(says("--tp 2 --dp 2", "4 x "));
+}
+
 TEST_CASE("estimate: parts of a layer convert what they read, each for itself") {
   const json j = run_json(
       "estimate --quiet --json --model llama-7b --hardware rtx-4090 --engine exllama "
