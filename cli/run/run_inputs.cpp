@@ -13,6 +13,7 @@
 #include "model/base/json_file.h"
 #include "model/base/quantity.h"
 #include "model/base/read_file.h"
+#include "model/families/gguf_config.h"
 #include "model/io/audio/log_mel.h"
 #include "model/io/tensors/gguf.h"
 #include "model/io/tensors/mapped_file.h"
@@ -165,8 +166,9 @@ Sequences default_decoder_start(const RunInputs& in, const Checkpoint& checkpoin
   if (checkpoint.architecture().num_mel_bins > 0 && tokenizer) {
     return transcription_start(*tokenizer, in.language.value_or("en"));
   }
-  const fs::path config = checkpoint.path() / "config.json";
-  const nlohmann::json j = read_json_file(config);
+  const GgufFile* const file = checkpoint.gguf();
+  const fs::path config = file != nullptr ? checkpoint.path() : checkpoint.path() / "config.json";
+  const nlohmann::json j = file != nullptr ? gguf_config(*file) : read_json_file(config);
   const JsonObject c(j, config.string());
   if (!c.has("decoder_start_token_id")) {
     throw Error("--tokens is missing: " + config.string() + " has no decoder_start_token_id");

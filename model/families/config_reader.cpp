@@ -218,6 +218,9 @@ void add_unknown_rope_keys(const json& rope, const std::string& place, bool rota
     const std::string own = place + "." + key;
     if (value.is_object()) {
       add_unknown_rope_keys(value, own, rotates_share, a);
+    } else if (key == "factors" && rope.contains("rope_type") &&
+               rope["rope_type"] == "frequency_factors") {
+      continue;  // gguf_config()'s
     } else if (!is_rope_key(key) || (key == "partial_rotary_factor" && !rotates_share &&
                                      value != 1 && !value.is_null())) {
       a.unknown_keys.push_back(own);

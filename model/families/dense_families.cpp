@@ -244,7 +244,7 @@ Family qwen3() {
   f.keys.default_key_value_heads = 32;
   f.keys.default_head_dim = 128;
   f.refine = refine_qwen3;
-  f.gguf = {.architecture = "qwen3"};
+  f.gguf = {.architecture = "qwen3", .other_architecture = "qwen3vl"};
   return f;
 }
 

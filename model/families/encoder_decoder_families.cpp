@@ -2,6 +2,7 @@
 
 #include "model/families/config_parts.h"
 #include "model/families/family.h"
+#include "model/families/gguf_reader.h"
 
 namespace kvcast::families {
 namespace {
@@ -56,6 +57,24 @@ Architecture read_t5(const JsonObject& c) {
   a.decoder.layers.assign(own_depth ? read_num_layers(c, "num_decoder_layers") : encoder_layers,
                           layer);
   return a;
+}
+
+/// Source: ggml-org/llama.cpp, conversion/t5.py, src/models/t5.cpp.
+void complete_t5(const GgufReader& r, nlohmann::json& c) {
+  const std::uint64_t layers = r.num_layers();
+  c.update({{"d_model", r.whole("embedding_length")},
+            {"d_ff", r.whole("feed_forward_length")},
+            {"d_kv", r.head_dim()},
+            {"num_heads", r.whole("attention.head_count")},
+            {"num_layers", layers},
+            {"num_decoder_layers", r.whole_or("decoder_block_count", layers)},
+            {"n_positions", r.whole("context_length")},
+            {"layer_norm_epsilon", r.number("attention.layer_norm_rms_epsilon")},
+            {"relative_attention_num_buckets", r.whole("attention.relative_buckets_count")}});
+  const bool gated = r.has_tensor("enc.blk.0.ffn_gate.weight");
+  c["feed_forward_proj"] = gated ? "gated-gelu" : "relu";
+  const char* const start = "decoder_start_token_id";
+  if (r.has(start)) c[start] = r.whole(start);
 }
 
 /// The MLP is the last of two blocks in the encoder, of three in the decoder.
@@ -134,6 +153,15 @@ Family t5() {
                   {"relative_bias", "block.0.layer.0.SelfAttention.relative_attention_bias"}},
       .embedding = {"shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}};
   f.rename = rename_t5;
+  f.gguf = {.architecture = "t5",
+            .names = {{"attention_output", "attn_o"},
+                      {"cross_query", "cross_attn_q"},
+                      {"cross_key", "cross_attn_k"},
+                      {"cross_value", "cross_attn_v"},
+                      {"cross_output", "cross_attn_o"},
+                      {"cross_norm", "cross_attn_norm"},
+                      {"relative_bias", "blk.0.attn_rel_b"}},
+            .complete = complete_t5};
   return f;
 }
 

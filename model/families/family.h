@@ -116,8 +116,9 @@ struct CheckpointNames {
 
 /// How llama.cpp's files of one family differ from another's.
 struct GgufForm {
-  const char* architecture = nullptr;          ///< null: llama.cpp writes no such files
-  const char* mixture_architecture = nullptr;  ///< another one, of some with experts
+  const char* architecture = nullptr;  ///< null: llama.cpp writes no such files
+  const char* other_architecture =
+      nullptr;                     ///< of mixtures, or of the text part of models of images
   bool fused_qkv = false;          ///< attn_qkv: queries, keys, values; else by the file
   bool fused_gate_up = false;      ///< ffn_up: gate, up
   bool interleaved_heads = false;  ///< attn_q, attn_k: rows of LlamaModel.permute
@@ -128,7 +129,7 @@ struct GgufForm {
   bool later_layers = false;   ///< these files may hold some, if the others do not
   /// Value heads of state spaces: the first of each group, then the second of each; else by group.
   bool tiled_states = false;
-  /// Names in the place of the usual ones.
+  /// Names in the place of the usual ones, in layers and outside.
   TensorNames names = {};
   /// Whether a file of the architecture is of this family rather than of one that does not ask;
   /// null: does not ask.

@@ -66,6 +66,8 @@ json rope_scaling(const GgufReader& r) {
   if (r.has_tensor("rope_factors_short.weight")) {
     json scaling{{"rope_type", "longrope"},
                  {"short_factor", r.values("rope_factors_short.weight")}};
+    const char* const gain = "rope.scaling.attn_factor";
+    if (r.has(gain)) scaling["attention_factor"] = r.number(gain);
     if (r.has_tensor("rope_factors_long.weight")) {
       scaling["long_factor"] = r.values("rope_factors_long.weight");
     }
@@ -80,7 +82,7 @@ json rope_scaling(const GgufReader& r) {
 }
 
 void add_rope(const GgufReader& r, const ConfigKeys& k, std::uint64_t head_dim, json& c) {
-  c[k.rope_theta] = r.number_or("rope.freq_base", 10000);
+  c[k.rope_theta != nullptr ? k.rope_theta : "rope_theta"] = r.number_or("rope.freq_base", 10000);
   if (const json scaling = rope_scaling(r); !scaling.is_null()) {
     c["rope_scaling"] = scaling;
   } else if (k.default_rope != nullptr) {
@@ -136,22 +138,44 @@ json decoder_config(const GgufReader& r, const Family& family) {
   if (k.norm_eps != nullptr) {
     const NormKind norm = family.stack.norm;
     const bool layer_norm = norm == NormKind::Layer || norm == NormKind::LayerScale;
-    const char* const key =
-        layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
-    // Nemotron-H's files of either age have one of them.
-    const char* const other = "attention.layer_norm_epsilon";
+    const char* key = "attention.layer_norm_rms_epsilon";
+    const char* other = "attention.layer_norm_epsilon";
+    if (layer_norm) std::swap(key, other);
+    // Nemotron-H's files of either age have one of them, Phi-3.5-MoE's that of the other norm.
     c[k.norm_eps] = r.number(r.has(key) || !r.has(other) ? key : other);
   }
   if (k.mlp_bias != nullptr) {
     c[k.mlp_bias] = r.has_in_layers("ffn_up.bias") || r.has_in_layers("ffn_up_shexp.bias");
   }
   if (k.attention_bias != nullptr) c[k.attention_bias] = r.has_projection_bias();
-  if (family.stack.position == Position::Rope && family.gguf.rotates) add_rope(r, k, head_dim, c);
+  if (!family.gguf.rotates) {
+    for (const char* key : {"rope.dimension_count", "rope.freq_base"}) r.pass_over(key);
+  } else if (family.stack.position == Position::Rope) {
+    add_rope(r, k, head_dim, c);
+  }
   if (r.whole_or("expert_count", 0) > 0) {
     c["num_local_experts"] = r.whole("expert_count");
     c["num_experts_per_tok"] = r.whole_or("expert_used_count", 0);
   }
   return c;
+}
+
+/// Keys that files hold beside those that say the same, or that llama.cpp reads for nothing.
+bool is_inert(std::string_view key) {
+  constexpr std::string_view endings[] = {
+      ".attention.layer_norm_epsilon",  // of the other kind of norm
+      ".attention.layer_norm_rms_epsilon",
+      ".expert_used_count",        // of a model without experts
+      ".n_deepstack_layers",       // of images
+      ".rope.dimension_sections",  // of images; text has one position a token
+      ".rope.scaling.factor",      // of rotations that the tensor of factors scales
+      ".rope.scaling.finetuned",
+      ".rope.scaling.original_context_length",  // of other scalings than YaRN
+      ".tensor_data_layout",
+      ".vocab_size",  // the table of embeddings says it
+  };
+  return std::any_of(std::begin(endings), std::end(endings),
+                     [key](std::string_view ending) { return key.ends_with(ending); });
 }
 
 bool is_printable_ascii(std::string_view text) {
@@ -169,9 +193,10 @@ json gguf_config(const GgufFile& file) {
   for (const Family& f : all_families()) {
     if (f.gguf.architecture == nullptr) continue;
     known.emplace_back(f.gguf.architecture);
-    const bool is_mixture =
-        f.gguf.mixture_architecture != nullptr && architecture == f.gguf.mixture_architecture;
-    if (architecture != f.gguf.architecture && !is_mixture) continue;
+    const char* const other = f.gguf.other_architecture;
+    if (other != nullptr) known.emplace_back(other);
+    if (architecture != f.gguf.architecture && (other == nullptr || architecture != other))
+      continue;
     const bool asks = f.gguf.is_of != nullptr;
     if (asks ? f.gguf.is_of(reader) : family == nullptr) family = &f;
   }
@@ -192,6 +217,10 @@ json gguf_config(const GgufFile& file) {
   config["model_type"] = family->model_types.front();
   config["vocab_size"] = reader.vocab_size();
   config[family->keys.tied_embeddings] = !file.has("output.weight");
+  // read_config() names keys that it does not know.
+  for (const std::string& key : reader.unread_keys()) {
+    if (!is_inert(key)) config[shortened(key)] = nullptr;
+  }
   const std::string_view name = metadata.text_or("general.name", "");
   // Other bytes may not be valid JSON.
   if (!name.empty() && is_printable_ascii(name)) config["_name_or_path"] = name;

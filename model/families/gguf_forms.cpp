@@ -102,7 +102,7 @@ void complete_starcoder2(const GgufReader& r, json& c) {
 void complete_stablelm(const GgufReader& r, json& c) {
   c["use_qkv_bias"] = r.has_projection_bias();
   c["qk_layernorm"] = r.has_tensor("blk.0.attn_q_norm.weight");
-  // The key is true in files of models without.
+  r.pass_over("use_parallel_residual");  // true in files of models without
   c["use_parallel_residual"] = !r.has_tensor("blk.0.ffn_norm.weight");
 }
 
@@ -150,6 +150,48 @@ void complete_gemma3n(const GgufReader& r, json& c) {
 
 void complete_phi(const GgufReader& r, json& c) {
   c["qk_layernorm"] = r.has_tensor("blk.0.attn_q_norm.weight");
+}
+
+void complete_phi3(const GgufReader& r, json& c) {
+  if (r.has("rope.scaling.original_context_length")) {
+    c["original_max_position_embeddings"] = r.whole("rope.scaling.original_context_length");
+  }
+  const std::uint64_t window = r.whole_or("attention.sliding_window", 0);
+  if (window > 0) c["sliding_window"] = window;
+}
+
+void complete_phimoe(const GgufReader& r, json& c) {
+  complete_phi3(r, c);
+  c["lm_head_bias"] = r.has_tensor("output.bias");
+  if (!c.contains("rope_scaling")) return;
+  // short_mscale and long_mscale of all published models, which no key says; the key has Phi-3's.
+  constexpr double gain = 1.243163121016122;
+  c["rope_scaling"]["short_mscale"] = c["rope_scaling"]["long_mscale"] = gain;
+}
+
+/// The experts and the one for all tokens must be as wide as the file's dense MLP would be.
+void complete_hunyuan_moe(const GgufReader& r, json& c) {
+  const std::uint64_t width = r.whole("feed_forward_length");
+  c["moe_intermediate_size"] = r.whole("expert_feed_forward_length");
+  c["num_shared_expert"] = r.whole_or("expert_shared_count", 1);
+  const char* const shared = "expert_shared_feed_forward_length";
+  if (r.whole_or(shared, width) != width) {
+    r.metadata().fail(r.key(shared), std::to_string(r.whole(shared)), std::to_string(width));
+  }
+}
+
+void complete_ernie4_5_moe(const GgufReader& r, json& c) {
+  c["moe_num_experts"] = r.whole("expert_count");
+  c.erase("num_local_experts");
+  c["moe_intermediate_size"] = r.whole("expert_feed_forward_length");
+  c["moe_num_shared_experts"] = r.whole_or("expert_shared_count", 0);
+  r.pass_over("expert_shared_feed_forward_length");  // the converter's guess
+  c["moe_layer_start_index"] = r.whole_or("leading_dense_block_count", 0);
+  c["moe_layer_interval"] = r.whole("interleave_moe_layer_step");
+  for (std::uint64_t i = 0; i < r.num_hidden_layers(); ++i) {
+    const std::string router = "blk." + std::to_string(i) + ".ffn_gate_inp.weight";
+    if (r.has_tensor(router)) c["moe_layer_end_index"] = i;
+  }
 }
 
 /// Keys of config.json for the width of the experts and of the one that all tokens read.
@@ -234,6 +276,7 @@ void complete_glm4_moe(const GgufReader& r, json& c) {
 }
 
 void complete_minimax_m2(const GgufReader& r, json& c) {
+  require_sigmoid(r);
   c["intermediate_size"] = r.whole("expert_feed_forward_length");
 }
 
@@ -252,6 +295,7 @@ void add_latents(const GgufReader& r, json& c) {
                       "more than the " + std::to_string(rope_dims) + " rotated dims");
   }
   c["qk_nope_head_dim"] = key_length - rope_dims;
+  for (const char* cached : {"attention.key_length", "attention.value_length"}) r.pass_over(cached);
   c["attention_bias"] = r.has_tensor("blk.0.attn_output.bias");
 }
 
@@ -275,6 +319,9 @@ void complete_deepseek_v2(const GgufReader& r, json& c) {
   const std::uint64_t experts = r.whole("expert_count");
   c["n_routed_experts"] = experts;
   const bool is_v2 = experts == 160;
+  if (r.flag_or("expert_weights_norm", false)) {
+    r.metadata().fail(r.key("expert_weights_norm"), "true", "false: experts of DeepSeek-V2");
+  }
   add_groups(r, c, is_v2 ? 8 : 1, is_v2 ? 3 : 1);
   if (c["n_group"] != 1) c["topk_method"] = "group_limited_greedy";
   if (c["n_group"] == 1) {
@@ -298,8 +345,11 @@ void complete_deepseek_v32(const GgufReader& r, json& c) {
   c["index_topk"] = r.whole("attention.indexer.top_k");
 }
 
+/// Files whose source does not say the gate have the correction that only V3's experts read.
 bool is_deepseek_v3(const GgufReader& r) {
-  return r.whole_or("expert_gating_func", gating_softmax) == gating_sigmoid;
+  const bool corrected = r.has_in_layers("exp_probs_b.bias");
+  return r.whole_or("expert_gating_func", corrected ? gating_sigmoid : gating_softmax) ==
+         gating_sigmoid;
 }
 
 void complete_minicpm3(const GgufReader& r, json& c) {
@@ -399,6 +449,23 @@ GgufForm stablelm_form() { return {.architecture = "stablelm", .complete = compl
 
 GgufForm phi_form() { return {.architecture = "phi2", .complete = complete_phi}; }
 
+GgufForm phi3_form() {
+  return {
+      .architecture = "phi3", .fused_qkv = true, .fused_gate_up = true, .complete = complete_phi3};
+}
+
+GgufForm hunyuan_dense_form() { return {.architecture = "hunyuan-dense"}; }
+
+GgufForm hunyuan_moe_form() {
+  return {.architecture = "hunyuan-moe", .complete = complete_hunyuan_moe};
+}
+
+GgufForm ernie4_5_moe_form() {
+  return {.architecture = "ernie4_5-moe", .complete = complete_ernie4_5_moe};
+}
+
+GgufForm phimoe_form() { return {.architecture = "phimoe", .complete = complete_phimoe}; }
+
 GgufForm mixtral_form() {
   return {.architecture = "llama", .interleaved_heads = true, .is_of = [](const GgufReader& r) {
             return r.whole_or("expert_count", 0) > 0;
@@ -407,7 +474,11 @@ GgufForm mixtral_form() {
 
 GgufForm qwen2_moe_form() { return {.architecture = "qwen2moe", .complete = complete_qwen2_moe}; }
 
-GgufForm qwen3_moe_form() { return {.architecture = "qwen3moe", .complete = complete_qwen3_moe}; }
+GgufForm qwen3_moe_form() {
+  return {.architecture = "qwen3moe",
+          .other_architecture = "qwen3vlmoe",
+          .complete = complete_qwen3_moe};
+}
 
 GgufForm olmoe_form() { return {.architecture = "olmoe", .complete = complete_olmoe}; }
 

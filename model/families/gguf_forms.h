@@ -25,6 +25,11 @@ GgufForm cohere2_form();
 GgufForm starcoder2_form();
 GgufForm stablelm_form();
 GgufForm phi_form();
+GgufForm phi3_form();
+GgufForm hunyuan_dense_form();
+GgufForm hunyuan_moe_form();
+GgufForm ernie4_5_moe_form();
+GgufForm phimoe_form();
 GgufForm glm4_form();
 GgufForm seed_oss_form();
 GgufForm ernie4_5_form();
@@ -50,6 +55,8 @@ GgufForm nemotron_h_form();
 GgufForm qwen3_next_form();
 GgufForm qwen3_5_form();
 GgufForm qwen3_5_moe_form();
+GgufForm jamba_form();
+GgufForm lfm2_form();
 
 // Parts that forms share.
 

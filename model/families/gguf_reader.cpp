@@ -13,6 +13,16 @@ constexpr std::uint64_t max_layers = 10000;  // as in config.json
 
 }  // namespace
 
+std::vector<std::string> GgufReader::unread_keys() const {
+  std::vector<std::string> unread;
+  for (const GgufMetadata::Entry& entry : metadata().entries()) {
+    if (entry.key.starts_with(prefix_) && !asked_.contains(entry.key)) {
+      unread.emplace_back(entry.key);
+    }
+  }
+  return unread;
+}
+
 std::uint64_t GgufReader::whole(std::string_view k) const {
   if (!has(k) || !metadata().is_array(key(k))) return metadata().whole(key(k));
   const std::vector<std::uint64_t> numbers = by_layer(k);

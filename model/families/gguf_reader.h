@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,7 +20,14 @@ class GgufReader {
       : file_(file), prefix_(std::string(file.metadata.text("general.architecture")) + ".") {}
 
   const GgufMetadata& metadata() const { return file_.metadata; }
-  std::string key(std::string_view key) const { return prefix_ + std::string(key); }
+  /// The whole name of a key of the architecture, which counts as read from then on.
+  std::string key(std::string_view key) const {
+    return *asked_.insert(prefix_ + std::string(key)).first;
+  }
+  /// Counts a key as read that changes nothing in this file.
+  void pass_over(std::string_view k) const { key(k); }
+  /// Keys of the architecture that nobody asked for, in the file's order.
+  std::vector<std::string> unread_keys() const;
   bool has(std::string_view k) const { return metadata().has(key(k)); }
   bool has_tensor(std::string_view name) const { return file_.has(name); }
 
@@ -67,6 +76,7 @@ class GgufReader {
  private:
   const GgufFile& file_;
   std::string prefix_;
+  mutable std::set<std::string, std::less<>> asked_;
 };
 
 }  // namespace kvcast

@@ -77,8 +77,9 @@ void complete_granitehybrid(const GgufReader& r, json& c) {
   c["position_embedding_type"] = r.flag_or("rope.scaling.finetuned", true) ? "rope" : "nope";
   const bool experts = r.whole_or("expert_count", 0) > 0;
   if (!experts) c["num_local_experts"] = c["num_experts_per_tok"] = 0;
-  c["shared_intermediate_size"] =
-      experts ? json(r.whole("expert_shared_feed_forward_length")) : c["intermediate_size"];
+  const char* const shared = "expert_shared_feed_forward_length";
+  r.pass_over(shared);
+  c["shared_intermediate_size"] = experts ? json(r.whole(shared)) : c["intermediate_size"];
 }
 
 /// The multipliers are in the weights. llama.cpp's norm comes behind the gate.
@@ -123,6 +124,63 @@ void complete_nemotron_h(const GgufReader& r, json& c) {
   if (r.whole_or("moe_latent_size", 0) > 0) c["moe_latent_size"] = r.whole("moe_latent_size");
 }
 
+/// Keys of config.json for every so many layers from a first one on. `found` in the file.
+void add_period(const GgufReader& r, const std::string& kind, const std::vector<bool>& found,
+                json& c) {
+  std::vector<std::size_t> which;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (found[i]) which.push_back(i);
+  }
+  const std::size_t offset = which.empty() ? found.size() : which.front();
+  const std::size_t period = which.size() < 2 ? found.size() + 1 : which[1] - which[0];
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (found[i] == (i % period == offset)) continue;
+    r.metadata().fail(r.key("block_count"),
+                      kind + " layers at unequal distances, or not in the first period",
+                      "every so many layers one");
+  }
+  c[kind + "_layer_period"] = period;
+  c[kind + "_layer_offset"] = offset;
+}
+
+/// Layers without key-value heads have a mixer.
+void complete_jamba(const GgufReader& r, json& c) {
+  const std::uint64_t inner = r.whole("ssm.inner_size");
+  const std::uint64_t hidden = r.whole("embedding_length");
+  if (hidden == 0 || inner % hidden != 0) {
+    r.metadata().fail(r.key("ssm.inner_size"), std::to_string(inner),
+                      "a multiple of the embedding's length");
+  }
+  c["mamba_expand"] = inner / hidden;
+  c["mamba_d_state"] = r.whole("ssm.state_size");
+  c["mamba_d_conv"] = r.whole("ssm.conv_kernel");
+  c["mamba_dt_rank"] = r.whole("ssm.time_step_rank");
+  c["mamba_conv_bias"] = r.has_in_layers("ssm_conv1d.bias");
+  c["mamba_proj_bias"] = r.has_in_layers("ssm_in.bias");
+  std::vector<bool> attends;
+  std::vector<bool> sparse;
+  for (const std::uint64_t heads : r.by_layer("attention.head_count_kv", 0)) {
+    const std::string layer = "blk." + std::to_string(attends.size());
+    attends.push_back(heads > 0);
+    sparse.push_back(r.has_tensor(layer + ".ffn_gate_inp.weight"));
+  }
+  add_period(r, "attn", attends, c);
+  add_period(r, "expert", sparse, c);
+  if (r.whole_or("expert_count", 0) == 0) c["num_experts"] = 1;  // an MLP
+}
+
+/// Layers without key-value heads have a convolution.
+void complete_lfm2(const GgufReader& r, json& c) {
+  json types = json::array();
+  for (const std::uint64_t heads : r.by_layer("attention.head_count_kv", 0)) {
+    types.push_back(heads > 0 ? "full_attention" : "conv");
+  }
+  c["layer_types"] = types;
+  c["conv_L_cache"] = r.whole("shortconv.l_cache");
+  c["conv_bias"] = r.has_in_layers("shortconv.conv.bias");
+  c["block_auto_adjust_ff_dim"] = false;
+}
+
 void complete_qwen3_5(const GgufReader& r, json& c) {
   const StateSizes s = read_states(r);
   c["linear_num_value_heads"] = s.heads;
@@ -131,10 +189,11 @@ void complete_qwen3_5(const GgufReader& r, json& c) {
   c["linear_value_head_dim"] = s.inner / s.heads;
   c["linear_conv_kernel_dim"] = s.kernel;
   const char* const key = "attention.recurrent_layers";
+  const std::uint64_t interval = r.whole_or("full_attention_interval", 4);
   if (r.has(key)) {
     c["layer_types"] = types_of(r.flags(key));
   } else {
-    c["full_attention_interval"] = r.whole_or("full_attention_interval", 4);
+    c["full_attention_interval"] = interval;
   }
 }
 
@@ -147,7 +206,7 @@ void complete_qwen3_5_moe(const GgufReader& r, json& c) {
 
 GgufForm granitehybrid_form() {
   return {.architecture = "granitehybrid",
-          .mixture_architecture = "granitemoe",
+          .other_architecture = "granitemoe",
           .interleaved_heads = true,
           .uneven_layers = true,
           .is_of = is_granitehybrid,
@@ -160,9 +219,32 @@ GgufForm falcon_h1_form() {
           .complete = complete_falcon_h1};
 }
 
+GgufForm jamba_form() {
+  return {.architecture = "jamba",
+          .uneven_layers = true,
+          .rotates = false,
+          .names = {{"state.conv_value", "ssm_conv1d"},
+                    {"state.of_values", "ssm_x"},
+                    {"state.time_step", "ssm_dt"},
+                    {"state.time_step_latent_norm", "ssm_dt_norm"},
+                    {"state.key_norm", "ssm_b_norm"},
+                    {"state.query_norm", "ssm_c_norm"}},
+          .complete = complete_jamba};
+}
+
+GgufForm lfm2_form() {
+  return {.architecture = "lfm2",
+          .uneven_layers = true,
+          .names = {{"state.projections", "shortconv.in_proj"},
+                    {"state.conv_value", "shortconv.conv"},
+                    {"state.output", "shortconv.out_proj"},
+                    {"final_norm", "token_embd_norm"}},
+          .complete = complete_lfm2};
+}
+
 GgufForm nemotron_h_form() {
   return {.architecture = "nemotron_h",
-          .mixture_architecture = "nemotron_h_moe",
+          .other_architecture = "nemotron_h_moe",
           .uneven_layers = true,
           .rotates = false,
           .later_layers = true,

@@ -4,6 +4,7 @@
 
 #include "model/families/config_parts.h"
 #include "model/families/family.h"
+#include "model/families/gguf_forms.h"
 
 namespace kvcast::families {
 namespace {
@@ -71,14 +72,6 @@ void complete_gemma2(const GgufReader& r, nlohmann::json& c) {
   c["query_pre_attn_scalar"] = is_27b ? r.whole("embedding_length") / heads : r.head_dim();
 }
 
-void complete_phi3(const GgufReader& r, nlohmann::json& c) {
-  if (r.has("rope.scaling.original_context_length")) {
-    c["original_max_position_embeddings"] = r.whole("rope.scaling.original_context_length");
-  }
-  const std::uint64_t window = r.whole_or("attention.sliding_window", 0);
-  if (window > 0) c["sliding_window"] = window;
-}
-
 }  // namespace
 
 Family llama() {
@@ -102,7 +95,7 @@ Family qwen2() {
   f.stack.query_bias = f.stack.key_bias = f.stack.value_bias = true;
   f.keys.default_key_value_heads = 32;
   f.refine = refine_qwen2;
-  f.gguf = {.architecture = "qwen2"};
+  f.gguf = {.architecture = "qwen2", .other_architecture = "qwen2vl"};
   f.keys.unread = {"use_mrope"};  // the same positions, for text
   return f;
 }
@@ -136,8 +129,7 @@ Family phi3() {
   for (const char* part : {"query", "key", "value", "gate", "up"}) f.names.in_layer.erase(part);
   f.names.in_layer =
       with(f.names.in_layer, {{"qkv", "self_attn.qkv_proj"}, {"gate_up", "mlp.gate_up_proj"}});
-  f.gguf = {
-      .architecture = "phi3", .fused_qkv = true, .fused_gate_up = true, .complete = complete_phi3};
+  f.gguf = phi3_form();
   return f;
 }
 

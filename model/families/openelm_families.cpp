@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "model/families/config_parts.h"
@@ -7,6 +8,8 @@
 
 namespace kvcast::families {
 namespace {
+
+constexpr double norm_eps = 1e-6;  // corenet's rms_norm.py
 
 Architecture read(const JsonObject& c) {
   Architecture a;
@@ -42,7 +45,7 @@ Architecture read(const JsonObject& c) {
   if (c.text_or("normalization_layer_name", "rms_norm") != "rms_norm") {
     c.fail("normalization_layer_name", "rms_norm");
   }
-  s.norm_eps = 1e-6;  // corenet's rms_norm.py
+  s.norm_eps = norm_eps;
   if (c.flag_or("normalize_qk_projections", true)) s.query_key_norm = QueryKeyNorm::Heads;
   s.attention_scale = inverse_root(head_dim);
   s.gated_mlp = c.flag_or("ffn_with_glu", true);
@@ -54,14 +57,24 @@ Architecture read(const JsonObject& c) {
 
 void complete(const GgufReader& r, nlohmann::json& c) {
   const std::uint64_t hidden = r.whole("embedding_length");
+  const char* const eps = "attention.layer_norm_rms_epsilon";
+  if (r.number_or(eps, norm_eps) != norm_eps) {
+    r.metadata().fail(r.key(eps), fmt::format("{:g}", r.number(eps)),
+                      fmt::format("{:g}", norm_eps));
+  }
   // Apple's config gives multiples of the width and rounds; a divisor of 1 gives the widths back.
   std::vector<double> multipliers;
   for (const std::uint64_t width : r.by_layer("feed_forward_length")) {
     multipliers.push_back(static_cast<double>(width) / static_cast<double>(hidden));
   }
+  const std::uint64_t head_dim = r.head_dim();
+  const char* const rotated = "rope.dimension_count";
+  if (r.whole_or(rotated, head_dim) != head_dim) {
+    r.metadata().fail(r.key(rotated), std::to_string(r.whole(rotated)), std::to_string(head_dim));
+  }
   c.update({{"model_dim", hidden},
             {"num_transformer_layers", r.num_layers()},
-            {"head_dim", r.whole("attention.key_length")},
+            {"head_dim", head_dim},
             {"num_query_heads", r.by_layer("attention.head_count")},
             {"num_kv_heads", r.by_layer("attention.head_count_kv")},
             {"ffn_multipliers", multipliers},

@@ -5,6 +5,7 @@
 
 #include "model/families/config_parts.h"
 #include "model/families/family.h"
+#include "model/families/gguf_forms.h"
 #include "model/families/mixture_parts.h"
 
 namespace kvcast::families {
@@ -161,7 +162,7 @@ Family hunyuan_v1_dense() {
   f.refine = refine_hunyuan_dense;
   f.names.in_layer = with(f.names.in_layer, {{"query_norm", "self_attn.query_layernorm"},
                                              {"key_norm", "self_attn.key_layernorm"}});
-  f.gguf = {};
+  f.gguf = hunyuan_dense_form();
   return f;
 }
 
@@ -176,6 +177,7 @@ Family hunyuan_v1_moe() {
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
   name_shared_expert(f, "mlp.shared_mlp");
   f.names.in_layer["router"] = "mlp.gate.wg";
+  f.gguf = hunyuan_moe_form();
   return f;
 }
 
@@ -194,7 +196,7 @@ Family ernie4_5_moe() {
   name_shared_expert(f, "mlp.shared_experts");
   f.names.in_layer["router.correction"] = "mlp.moe_statics.e_score_correction_bias";
   f.names.row_correction = true;
-  f.gguf = {};
+  f.gguf = ernie4_5_moe_form();
   return f;
 }
 
@@ -209,7 +211,7 @@ Family phimoe() {
   f.keys.unread = {"input_jitter_noise"};
   f.refine = refine_phimoe;
   name_experts(f, "block_sparse_moe", "w1", "w3", "w2");
-  f.gguf = {};
+  f.gguf = phimoe_form();
   return f;
 }
 

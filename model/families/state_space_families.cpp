@@ -465,7 +465,7 @@ Family jamba() {
   f.names.outside["final_norm"] = "final_layernorm";
   name_experts(f, "feed_forward", "gate_proj", "up_proj", "down_proj");
   f.names.in_layer["router"] = "feed_forward.router";
-  f.gguf = {};
+  f.gguf = jamba_form();
   return f;
 }
 
@@ -509,7 +509,7 @@ Family lfm2() {
                                              {"state.output", "conv.out_proj"}});
   f.names.fused_states = {{"state.projections", {"input_gate", "gate", "value"}}};
   f.names.outside["final_norm"] = "embedding_norm";
-  f.gguf = {};
+  f.gguf = lfm2_form();
   return f;
 }
 

@@ -104,6 +104,25 @@ TEST_CASE("gguf_model: keys of every architecture that change a pass are honoure
   CHECK(architecture_of(gain).decoder.layers[0].rope->gain == 2);
 }
 
+TEST_CASE("gguf_model: a key of the architecture that nobody reads is named, an inert one is not") {
+  CHECK(architecture_of(llama_file()).unknown_keys.empty());
+  GgufWriter inert = llama_file();
+  inert.whole("llama.vocab_size", 50);
+  inert.text("llama.tensor_data_layout", "Meta AI original pth");
+  inert.whole("llama.expert_used_count", 0);
+  inert.text("general.license", "mit");
+  CHECK(architecture_of(inert).unknown_keys.empty());
+
+  GgufWriter unknown = llama_file();
+  unknown.number("llama.attention.temperature_scale", 0.5);
+  unknown.whole("qwen2.attention.sliding_window", 8);  // of another architecture
+  const Architecture a = architecture_of(unknown);
+  CHECK(a.unknown_keys == std::vector<std::string>{"llama.attention.temperature_scale"});
+  REQUIRE(config_warnings(a).size() == 1);
+  CHECK(has(config_warnings(a)[0],
+            "the configuration key llama.attention.temperature_scale is not known"));
+}
+
 TEST_CASE("gguf_model: linear scaling is read, with its type or without") {
   GgufWriter linear = llama_file();
   linear.text("llama.rope.scaling.type", "linear");

@@ -55,6 +55,25 @@ HasTensor with_tensors(const Names& names) {
 
 }  // namespace
 
+TEST_CASE("gguf_state: Jamba's attention comes every so many layers") {
+  GgufWriter w = decoder_file("jamba", {.layers = 5});
+  w.number("jamba.attention.layer_norm_rms_epsilon", 1e-3f);
+  w.whole("jamba.ssm.inner_size", 48);
+  w.whole("jamba.ssm.time_step_rank", 4);
+  w.whole("jamba.ssm.state_size", 5);
+  w.whole("jamba.ssm.conv_kernel", 3);
+  w.list<std::uint32_t>("jamba.attention.head_count_kv", gguf_id::uint32, {0, 3, 0, 3, 0});
+  w.whole("jamba.expert_count", 4);
+  w.whole("jamba.expert_used_count", 2);
+  w.zeros("blk.2.ffn_gate_inp.weight", {4, 24});
+  GgufWriter uneven = w;
+  const Architecture a = architecture_of(w);
+  CHECK(mixers_of(a) == std::vector<bool>{true, false, true, false, true});
+  for (std::size_t i = 0; i < 5; ++i) CHECK(a.decoder.layers[i].experts.has_value() == (i == 2));
+  uneven.zeros("blk.3.ffn_gate_inp.weight", {4, 24});
+  CHECK(has(refusal(uneven), "expert layers at unequal distances"));
+}
+
 TEST_CASE("gguf_state: Granite 4 has a mixer where it has no key-value heads") {
   GgufWriter w = file_of("granitehybrid");
   w.list<std::uint32_t>("granitehybrid.attention.head_count_kv", gguf_id::uint32, {0, 3, 0});

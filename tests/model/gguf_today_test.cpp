@@ -40,10 +40,16 @@ GgufWriter file_of(const std::string& architecture, bool layer_norm = false,
   return w;
 }
 
-GgufWriter mixture_of(const std::string& architecture, std::uint32_t experts) {
+/// Experts as wide as an MLP would be.
+GgufWriter wide_mixture_of(const std::string& architecture, std::uint32_t experts) {
   GgufWriter w = file_of(architecture);
   w.whole(architecture + ".expert_count", experts);
   w.whole(architecture + ".expert_used_count", 2);
+  return w;
+}
+
+GgufWriter mixture_of(const std::string& architecture, std::uint32_t experts) {
+  GgufWriter w = wide_mixture_of(architecture, experts);
   w.whole(architecture + ".expert_feed_forward_length", 7);
   return w;
 }
@@ -190,7 +196,7 @@ TEST_CASE("gguf_today: Granite's multipliers") {
   CHECK(a.decoder.attention_scale == 0.125);
   CHECK_FALSE(gguf_weight(a, "layers.0.query.weight").rows.empty());  // permuted, as Llama's
 
-  GgufWriter mixture = mixture_of("granitemoe", 5);
+  GgufWriter mixture = wide_mixture_of("granitemoe", 5);
   mixture.number("granitemoe.logit_scale", 8);
   const Architecture m = architecture_of(mixture);
   CHECK(m.model_type == "granitemoe");
@@ -279,7 +285,7 @@ TEST_CASE("gguf_today: Phi-2's files have queries, keys and values apart or in o
 }
 
 TEST_CASE("gguf_today: a Llama file with experts is Mixtral") {
-  const Architecture a = architecture_of(mixture_of("llama", 8));
+  const Architecture a = architecture_of(wide_mixture_of("llama", 8));
   CHECK(a.model_type == "mixtral");
   CHECK(a.decoder.layers[1].experts->routing ==
         Routing{.num_experts = 8, .num_experts_per_tok = 2, .normalizes = true});
@@ -427,6 +433,38 @@ TEST_CASE("gguf_today: MiniMax-M2 turns a part of each head and norms all heads 
   CHECK(stored(a, "layers.1.query_norm.weight") == "blk.1.attn_q_norm.weight");
 }
 
+TEST_CASE("gguf_today: the text part of models that see images is the model without") {
+  GgufWriter w = mixture_of("qwen3vlmoe", 5);
+  w.whole("qwen3vlmoe.n_deepstack_layers", 2);
+  w.list<std::uint32_t>("qwen3vlmoe.rope.dimension_sections", gguf_id::uint32, {1, 1, 0, 0});
+  CHECK(architecture_of(w).model_type == "qwen3_moe");
+  CHECK(architecture_of(file_of("qwen3vl")).model_type == "qwen3");
+}
+
+TEST_CASE("gguf_today: ERNIE's experts stand where the file has routers") {
+  GgufWriter w = mixture_of("ernie4_5-moe", 5);
+  w.whole("ernie4_5-moe.expert_shared_count", 2);
+  w.whole("ernie4_5-moe.expert_shared_feed_forward_length", 13);  // of no tensor
+  w.whole("ernie4_5-moe.leading_dense_block_count", 1);
+  w.whole("ernie4_5-moe.interleave_moe_layer_step", 1);
+  w.zeros("blk.1.ffn_gate_inp.weight", {5, 24});
+  const Architecture a = architecture_of(w);
+  CHECK_FALSE(a.decoder.layers[0].experts.has_value());
+  CHECK(a.decoder.layers[1].experts->intermediate_size == 7);
+  CHECK(a.decoder.layers[1].experts->shared_intermediate_size == 14);
+  CHECK_FALSE(a.decoder.layers[2].experts.has_value());
+}
+
+TEST_CASE("gguf_today: Hunyuan's experts and the one for all tokens are equally wide") {
+  GgufWriter w = mixture_of("hunyuan-moe", 5);
+  CHECK(has(refusal(w), "moe_intermediate_size: got 7, expected intermediate_size"));
+  w = wide_mixture_of("hunyuan-moe", 5);
+  w.whole("hunyuan-moe.expert_feed_forward_length", 40);
+  CHECK(architecture_of(w).decoder.layers[2].experts->shared_intermediate_size == 40);
+  w.whole("hunyuan-moe.expert_shared_feed_forward_length", 80);
+  CHECK(has(refusal(w), "expert_shared_feed_forward_length: got 80, expected 40"));
+}
+
 namespace {
 
 /// Heads of 4 + 2 dims for keys and 3 for values, from latents of 10; queries from latents of 5.
@@ -462,6 +500,12 @@ TEST_CASE("gguf_today: DeepSeek-V2 and V3 are told apart by their gates") {
     CHECK(e.routing == Routing{.num_experts = 8, .num_experts_per_tok = 2, .weight_scale = 2.5});
     CHECK(e.intermediate_size == 7);
     CHECK(e.shared_intermediate_size == 14);
+    GgufWriter normed = deepseek(8, old_lengths);
+    normed.value("deepseek2.expert_weights_norm", gguf_id::boolean, raw(true));
+    CHECK(has(refusal(normed), "expert_weights_norm: got true, expected false"));
+    normed.zeros("blk.1.exp_probs_b.bias", {8});  // GLM-4.7-Flash says no gate
+    CHECK(architecture_of(normed).model_type == "deepseek_v3");
+    CHECK(architecture_of(normed).decoder.layers[1].experts->routing.normalizes);
   }
   GgufWriter w = deepseek(8, false);
   w.whole("deepseek2.expert_gating_func", 2);

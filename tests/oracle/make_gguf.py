@@ -19,8 +19,8 @@ import torch
 import transformers as hf
 
 import make_checkpoints as mc
-from cases import Case, rope
-from cases_today import kinds, sizes
+from cases import Case, add_t5_head, rope
+from cases_today import LAYERS, kinds, sizes
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -45,6 +45,14 @@ def blocks(config):
             del config[key]
 
 
+def long_context(config):
+    config["max_position_embeddings"] = 32768  # the converter knows its rotations with 2^15 and 2^18 alone
+
+
+def hub_class(config):
+    config["architectures"] = ["PhiMoEForCausalLM"]
+
+
 def unchanged(config):
     pass
 
@@ -65,7 +73,23 @@ STORED = {
     "nemotron_h_moe": blocks,
     "qwen3_5_text": unchanged,
     "qwen3_5_moe_text": unchanged,
+    "hunyuan_v1_dense": long_context,
+    "lfm2_tied": unchanged,
 }
+# The same for the cases below.
+OWN = {"phimoe_published": hub_class}
+
+
+def t5(**more):
+    return hf.T5Config(
+        vocab_size=59,
+        d_model=20,
+        d_kv=6,
+        d_ff=33,
+        num_heads=4,
+        decoder_start_token_id=0,
+        **more,
+    )
 
 
 def own_cases():
@@ -149,6 +173,125 @@ def own_cases():
             stds={"embed_tokens": 0.1, "per_layer": 0.2},
             new_form=True,
         ),
+        # Heads that fill the hidden size, which the converter takes for granted.
+        "jamba_filled": Case(
+            hf.JambaForCausalLM,
+            hf.JambaConfig(
+                **sizes(24, 3, 1, 17, 59, num_hidden_layers=6),
+                attn_layer_period=3,
+                attn_layer_offset=1,
+                expert_layer_period=2,
+                expert_layer_offset=1,
+                num_experts=5,
+                num_experts_per_tok=2,
+                mamba_d_state=6,
+                mamba_d_conv=3,
+                mamba_dt_rank=5,
+                rms_norm_eps=1e-3,
+            ),
+            prompt_len=21,
+            stds={"A_log": 0.5},
+            new_form=True,
+        ),
+        # Experts in the middle layers.
+        "ernie4_5_moe_middle": Case(
+            hf.Ernie4_5_MoeForCausalLM,
+            hf.Ernie4_5_MoeConfig(
+                **sizes(24, 4, 2, 19, 61, num_hidden_layers=5),
+                moe_k=2,
+                moe_num_experts=6,
+                moe_num_shared_experts=2,
+                moe_intermediate_size=9,
+                moe_layer_start_index=1,
+                moe_layer_end_index=3,
+                tie_word_embeddings=False,
+                rms_norm_eps=1e-3,
+            ),
+            prompt_len=22,
+        ),
+        # A file of DeepSeek's architecture that does not say how its experts are scored.
+        "glm4_moe_lite_dense_first": Case(
+            hf.Glm4MoeLiteForCausalLM,
+            hf.Glm4MoeLiteConfig(
+                **sizes(26, 3, 3, 19, 59),
+                n_routed_experts=6,
+                num_experts_per_tok=2,
+                moe_intermediate_size=7,
+                mlp_layer_types=["dense", "sparse", "sparse"],
+                q_lora_rank=11,
+                kv_lora_rank=10,
+                qk_nope_head_dim=7,
+                qk_rope_head_dim=4,
+                v_head_dim=9,
+                routed_scaling_factor=1.3,
+                rms_norm_eps=1e-3,
+                rope_parameters=rope(theta=700.0),
+            ),
+            prompt_len=22,
+            config_changes={"first_k_dense_replace": 1},
+            stds={"e_score_correction_bias": 0.1},
+        ),
+        "hunyuan_v1_moe_filled": Case(
+            hf.HunYuanMoEV1ForCausalLM,
+            hf.HunYuanMoEV1Config(
+                **sizes(24, 4, 2, 11, 59),
+                head_dim=6,
+                num_experts=7,
+                moe_topk=3,
+                rms_norm_eps=1e-3,
+                rope_parameters=rope(theta=700.0),
+            ),
+            prompt_len=22,
+            config_changes={
+                "moe_topk": [3] * LAYERS,
+                "num_shared_expert": [1] * LAYERS,
+                "moe_intermediate_size": [11] * LAYERS,
+                "use_mixed_mlp_moe": True,
+            },
+        ),
+        # The converter knows no decoder that is deeper than its encoder.
+        "t5_deep_encoder": Case(
+            hf.T5ForConditionalGeneration,
+            t5(num_layers=3, num_decoder_layers=2),
+            prompt_len=7,
+            encoder_len=41,
+            stds={"SelfAttention.q": 0.2, "EncDecAttention.q": 0.2},
+        ),
+        "t5_gated": Case(
+            hf.T5ForConditionalGeneration,
+            t5(
+                num_layers=2,
+                feed_forward_proj="gated-gelu",
+                tie_word_embeddings=False,
+                relative_attention_num_buckets=16,
+            ),
+            prompt_len=9,
+            encoder_len=27,
+            stds={"SelfAttention.q": 0.2, "EncDecAttention.q": 0.2},
+            config_changes={"tie_word_embeddings": False},
+            change_tensors=add_t5_head,
+        ),
+        # With the gain and the tolerance of the published models, which no key of a file says.
+        "phimoe_published": Case(
+            hf.PhimoeForCausalLM,
+            hf.PhimoeConfig(
+                **sizes(24, 3, 1, 13, 59),
+                num_local_experts=6,
+                attention_bias=True,
+                lm_head_bias=True,
+                rms_norm_eps=1e-3,
+                rope_parameters=rope(
+                    "longrope",
+                    10000.0,
+                    short_factor=[1.0, 1.1, 1.3, 1.6],
+                    long_factor=[1.0, 1.7, 2.9, 4.1],
+                    short_mscale=1.243163121016122,
+                    long_mscale=1.243163121016122,
+                    original_max_position_embeddings=96,
+                ),
+            ),
+            prompt_len=24,
+        ),
     }
 
 
@@ -208,7 +351,7 @@ def main():
             folder.mkdir()
             for file in ("expected.json", "expected.safetensors"):
                 shutil.copy(made / file, folder / file)
-            convert(made, unchanged, folder / "model.gguf", scratch)
+            convert(made, OWN.get(name, unchanged), folder / "model.gguf", scratch)
 
 
 if __name__ == "__main__":

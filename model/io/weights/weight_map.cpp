@@ -338,8 +338,11 @@ CheckpointNames gguf_names(const Family& family, const Architecture& a, const We
                                     {"head", "output"},
                                     {"layer_inputs", "per_layer_token_embd"},
                                     {"layer_inputs_projection", "per_layer_model_proj"},
-                                    {"layer_inputs_norm", "per_layer_proj_norm"}}};
+                                    {"layer_inputs_norm", "per_layer_proj_norm"}},
+                        .row_correction = family.names.row_correction};
+  if (!weight.stack.empty()) names.prefixes = {weight.stack == "encoder." ? "enc." : "dec."};
   if (!weight.layer) {
+    names.outside = with(names.outside, form.names);
     for (const std::string_view stack : {"stream.", "unstream."}) {
       if (weight.part.starts_with(stack)) {
         names.outside[weight.part] = stack == "stream." ? "altup_proj" : "altup_unembd_proj";
@@ -348,7 +351,8 @@ CheckpointNames gguf_names(const Family& family, const Architecture& a, const We
     return names;
   }
   names.in_layer.merge(fused_or_not(form, names.layer + std::to_string(*weight.layer) + ".", has));
-  const std::optional<Latent>& latent = a.decoder.layers[*weight.layer].latent;
+  const Stack& stack = weight.stack == "encoder." ? a.encoder : a.decoder;
+  const std::optional<Latent>& latent = stack.layers[*weight.layer].latent;
   if (latent && latent->query_rank > 0) names.in_layer["query_heads"] = "attn_q_b";
   if (form.mlp_norm_first && a.decoder.residual == Residual::ParallelTwoNorms) {
     names.in_layer["attention_norm"] = "attn_norm_2";
@@ -384,9 +388,11 @@ void undo_state_form(const GgufForm& form, const StateSpace& s, const WeightName
   const bool is_weight = weight.kind == ".weight";
   const bool decays = part == "state.decay";
   source.negated_exponent = decays;
+  const bool convolves_values = s.time_step_rank > 0 || !s.scans;
   if (is_weight && part.starts_with("state.conv_")) {
-    source.shape = {values + 2 * s.num_groups * s.key_dim, 1, s.kernel};
-  } else if (decays || part == "state.skip") {
+    const std::uint64_t others = convolves_values ? 0 : 2 * s.num_groups * s.key_dim;
+    source.shape = {values + others, 1, s.kernel};
+  } else if ((decays && s.time_step_rank == 0) || part == "state.skip") {
     source.shape = {s.num_heads};
   } else if (part == "state.norm" && !s.shares_norm) {
     source.shape = {values};
@@ -587,7 +593,8 @@ WeightTypes gguf_weight_types(const GgufFile& file, const Architecture& a) {
        a](const std::string& name) -> std::optional<DType> {
         const HasTensor has = [&](std::string_view tensor) { return stored.contains(tensor); };
         const WeightName weight = parse_weight_name(name);
-        if (weight.layer && *weight.layer >= a.num_hidden_layers()) return {};  // of a helper
+        const Stack& stack = weight.stack == "encoder." ? a.encoder : a.decoder;
+        if (weight.layer && *weight.layer >= stack.layers.size()) return {};  // of a helper
         const Family& family = *find_family(a.model_type);
         if (!has_name(gguf_names(family, a, weight, has), weight)) return {};
         const WeightSource source = gguf_weight(a, name, has);
@@ -624,7 +631,8 @@ bool is_unused_buffer(const Architecture& a, std::string_view stored_name) {
 
 bool is_unused_in_gguf(const Architecture& a, std::string_view stored_name) {
   return stored_name == "rope_freqs.weight" || stored_name == "rope_factors_short.weight" ||
-         stored_name == "rope_factors_long.weight" || is_unread_by_altup(a, stored_name) ||
+         stored_name == "rope_factors_long.weight" ||
+         stored_name.ends_with(".cross_attn_rel_b.weight") || is_unread_by_altup(a, stored_name) ||
          is_of_later_layer(a, stored_name, "blk.");
 }
 
