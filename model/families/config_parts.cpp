@@ -222,15 +222,17 @@ std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, const ConfigKeys
                                            std::uint64_t head_dim) {
   const std::optional<JsonObject> parameters = rope_parameters(c, keys.rope_layer_type);
   const std::uint64_t dims = rotary_dims(c, parameters, keys, head_dim);
-  if (dims < 2 || dims % 2 != 0 || dims > 65536) {
+  // Of an odd number transformers takes the frequencies, and turns one dim more.
+  const std::uint64_t pairs = (dims + 1) / 2;
+  if (dims < 2 || 2 * pairs > head_dim || dims > 65536) {
     throw Error(c.place(), "rotary embeddings over " + std::to_string(dims) + " dims",
-                "an even number of dims up to 65536");
+                "an even number of dims up to 65536, or an odd one below the head's size");
   }
   double theta = c.positive_or(keys.rope_theta, keys.default_rope_theta);
   if (parameters) theta = parameters->positive_or("rope_theta", theta);
   auto table = std::make_shared<RopeTable>();
   table->interleaved = keys.interleaved_rope;
-  for (std::uint64_t j = 0; j < dims / 2; ++j) {
+  for (std::uint64_t j = 0; j < pairs; ++j) {
     const double exponent = -2.0 * static_cast<double>(j) / static_cast<double>(dims);
     table->inverse_frequencies.push_back(std::pow(theta, exponent));
   }
@@ -241,6 +243,10 @@ std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, const ConfigKeys
   const std::string type = scaling.has("rope_type")
                                ? scaling.text("rope_type")
                                : (names_type ? scaling.text("type") : "default");
+  if (dims % 2 != 0 && (type == "yarn" || type == "dynamic")) {
+    scaling.fail(scaling.has("rope_type") ? "rope_type" : "type",
+                 "another type for rotations over an odd number of dims");
+  }
   if (type == "llama3") {
     scale_llama3(*table, scaling, original_context(c, scaling, keys));
   } else if (type == "linear") {

@@ -202,7 +202,6 @@ Experts read_nemotron_experts(const JsonObject& c) {
   e.routing.weight_scale = c.positive_or("routed_scaling_factor", 1);
   read_groups(c, e.routing, 1, 1);
   e.router_correction = true;
-  e.mlp_bias = c.flag_or("mlp_bias", false);
   e.intermediate_size = c.whole_or("moe_intermediate_size", 7688);
   e.shared_intermediate_size =
       c.whole_or("n_shared_experts", 1) * c.whole_or("moe_shared_expert_intermediate_size", 7688);

@@ -195,6 +195,15 @@ TEST_CASE("config_decoders: GPT-NeoX rotates a quarter of a head and adds both b
   CHECK(t.mlp_bias);
 }
 
+TEST_CASE("config_decoders: an odd share of a head turns one dim more, at the odd number's rates") {
+  // torch.arange(0, 3, 2) / 3 = 0, 2/3: two pairs.
+  const Stack s = model_of(neox, R"({"rotary_pct": 0.4, "rotary_emb_base": 8})").decoder;
+  const std::vector<double>& rates = s.layers[0].rope->inverse_frequencies;
+  REQUIRE(rates.size() == 2);
+  CHECK(rates[0] == 1);
+  CHECK(rates[1] == near(0.25));
+}
+
 TEST_CASE("config_decoders: OpenELM's layers differ, their widths rounded as corenet rounds") {
   // divisible(v, 16): max(16, int(v + 8) / 16 * 16), plus 16 if below 0.9 v.
   //   0.1 · 40 = 4     -> int(12) / 16 = 0 -> at least 16
