@@ -14,14 +14,15 @@ echo
   --csv "$out/llama-7b-a100-ttft-rows.csv"
 
 echo
-echo "2. A sweep: 6 models, 4 devices, 2 methods, 3 batches, 8 prompt lengths."
+echo "2. A sweep: 6 models, 4 devices, 2 methods, 3 batches, 8 prompt lengths. Prompts beyond a"
+echo "   model's context are costed all the same."
 models=llama-7b,llama-3.1-8b,gemma2-9b,phi-3-mini-128k,openelm-3b,falcon-7b
-"$kvcast" sweep --model "$models" --hardware a100-80gb,h100-sxm,rtx-4090,rtx-3060-12gb \
+"$kvcast" sweep --quiet --model "$models" --hardware a100-80gb,h100-sxm,rtx-4090,rtx-3060-12gb \
   --method 'plain;random-prune:keep=0.5' --batch 1,4,16 --prompt-len 1k..128k:x2 \
   --csv "$out/sweep.csv"
-"$kvcast" sweep --model llama-3.1-8b,pythia-1.4b --hardware a100-80gb,h100-sxm --batch 1 \
+"$kvcast" sweep --quiet --model llama-3.1-8b,pythia-1.4b --hardware a100-80gb,h100-sxm --batch 1 \
   --prompt-len 1k..128k:x2 --csv "$out/ttft-sweep.csv" --plot "$out/ttft.svg"
-"$kvcast" sweep --model llama-7b --hardware a100-80gb --batch 8 --prompt-len 1k..32k:x2 \
+"$kvcast" sweep --quiet --model llama-7b --hardware a100-80gb --batch 8 --prompt-len 1k..32k:x2 \
   --csv "$out/memory-sweep.csv" --plot "$out/memory.svg" --plot-kind memory
 "$kvcast" estimate --quiet --model llama-7b --hardware a100-80gb --attention eager \
   --prompt-len 4k --plot "$out/roofline.svg" >/dev/null
