@@ -42,12 +42,12 @@ inline std::vector<std::byte> random_blocks(DType dtype, std::size_t elements, u
   std::mt19937 random(seed);
   std::vector<std::byte> blocks(size);
   for (std::byte& b : blocks) b = static_cast<std::byte>(random() & 0xffu);
-  const auto put = [&](std::size_t at, std::uint32_t bits) {
+  const auto put = [&](std::size_t at, std::uint_fast32_t bits) {
     const auto half = static_cast<std::uint16_t>(bits);
     std::memcpy(&blocks[at], &half, sizeof half);
   };
   for (std::size_t block = 0; block < size; block += step) {
-    const std::uint32_t sign = (random() & 1u) << 15;
+    const auto sign = static_cast<std::uint32_t>((random() & 1u) << 15);
     if (dtype == DType::BF16) {
       put(block, sign | 0x3d00u | (random() & 0xffu));
     } else if (dtype == DType::FP16) {
