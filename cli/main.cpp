@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/frame/command_line.h"
+#include "cli/frame/exit_status.h"
 #include "cli/frame/interrupt_guard.h"
 #include "cli/frame/mpirun_environment.h"
 #include "model/base/error.h"
@@ -15,9 +16,6 @@
 
 namespace kvcast::cli {
 namespace {
-
-constexpr int exit_failed = 1;
-constexpr int exit_wrong_request = 2;
 
 /// One line on stderr; under mpirun only the first rank speaks, for all say the same.
 void say(const std::string& line) {

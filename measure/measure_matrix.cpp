@@ -27,7 +27,7 @@ using execute::Session;
 using execute::SessionOptions;
 using roofline::DesignPoint;
 
-constexpr std::string_view header =
+constexpr std::string_view matrix_header =
     "model,hardware,method,attention,elementwise,dtype,weight_dtype,arithmetic,cache_dtype,batch,"
     "prompt_len,output_len,ttft_s,tpot_s,"
     "ttft_spread,tpot_spread,rounds,predicted_ttft_s,predicted_tpot_s,ttft_relative_error,"
@@ -383,7 +383,7 @@ MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& cat
                      const MeasureOptions& options) {
   std::unique_ptr<Subject> subject;
   return measure_rows(
-      options, header, fingerprint_of(points, options), points.size(), [&](std::uint64_t i) {
+      options, matrix_header, fingerprint_of(points, options), points.size(), [&](std::uint64_t i) {
         const MeasurePoint& p = points[i];
         MeasuredRounds measured;
         RunSeconds predicted{no_value, no_value};

@@ -22,7 +22,7 @@ using execute::Request;
 using execute::Session;
 using execute::SessionOptions;
 
-constexpr std::string_view header =
+constexpr std::string_view quality_header =
     "task,sample,method,family,keep,weights,arithmetic,cache_dtype,prompt_len,kept_tokens,"
     "positions,"
     "agreement,correct,kl_nats,cross_entropy_nats,base_cross_entropy_nats,answered,ttft_s,tpot_s,"
@@ -356,7 +356,7 @@ MeasuredRows measure_quality(const Checkpoint& checkpoint, std::span<const Quali
   }
   check_memory(checkpoint, samples);
   Rows rows(checkpoint, methods, samples, options);
-  return measure_rows(options, header, fingerprint_of(checkpoint, methods, samples),
+  return measure_rows(options, quality_header, fingerprint_of(checkpoint, methods, samples),
                       methods.size() * samples.size(),
                       [&](std::uint64_t i) { return rows.row(i); });
 }

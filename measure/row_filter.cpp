@@ -17,7 +17,7 @@ using Value = nlohmann::ordered_json;
 
 const std::vector<std::string> words{"id",        "model",        "hardware", "method",
                                      "attention", "weight_dtype", "metric"};
-const std::vector<std::string> numbers{"batch", "prompt_len", "output_len", "every"};
+const std::vector<std::string> filtered_numbers{"batch", "prompt_len", "output_len", "every"};
 
 struct Comparison {
   std::string_view sign;
@@ -58,10 +58,10 @@ Condition parse_condition(std::string_view part, const std::string& place) {
     throw Error(place, "'" + std::string(part) + "'",
                 "KEY=VALUE, KEY<=NUMBER or every=N, separated by commas");
   }
-  const bool is_number = contains(numbers, c.key);
+  const bool is_number = contains(filtered_numbers, c.key);
   if (!is_number && !contains(words, c.key)) {
     std::vector<std::string> keys = words;
-    keys.insert(keys.end(), numbers.begin(), numbers.end());
+    keys.insert(keys.end(), filtered_numbers.begin(), filtered_numbers.end());
     throw Error(place + ": " + unknown_name("key", c.key, keys).what());
   }
   c.limit = is_number ? Value(parse_token_count(word, place + ": " + c.key)) : Value(word);

@@ -344,11 +344,11 @@ struct KnownMetric {
   ServedQuantity quantity;
   const char* unit;
 };
-constexpr KnownMetric times[] = {{"ttft", ServedQuantity::Ttft, "s"},
-                                 {"tpot", ServedQuantity::Tpot, "s"},
-                                 {"itl", ServedQuantity::Itl, "s"},
-                                 {"e2el", ServedQuantity::E2e, "s"},
-                                 {"e2e", ServedQuantity::E2e, "s"}};
+constexpr KnownMetric known_times[] = {{"ttft", ServedQuantity::Ttft, "s"},
+                                       {"tpot", ServedQuantity::Tpot, "s"},
+                                       {"itl", ServedQuantity::Itl, "s"},
+                                       {"e2el", ServedQuantity::E2e, "s"},
+                                       {"e2e", ServedQuantity::E2e, "s"}};
 constexpr KnownMetric values[] = {
     {"makespan", ServedQuantity::Makespan, "s"},
     {"request_throughput", ServedQuantity::RequestRate, "requests/s"},
@@ -366,7 +366,7 @@ ServedFigure read_figure(const CsvRow& row) {
   if (!(f.measured > 0)) throw Error(row.place("value"), row.text("value"), "a number above zero");
   const KnownMetric* known = nullptr;
   if (const auto parts = found(f.metric, "^(mean|median|p\\d+)_(.*)$"); !parts.empty()) {
-    for (const KnownMetric& m : times) {
+    for (const KnownMetric& m : known_times) {
       if (parts[1] == m.name) known = &m;
     }
     if (parts[0] == "median") f.percentile = 50;

@@ -84,7 +84,7 @@ void play(const RankPass& pass, std::size_t ranks, const Lowering& lowering,
   }
   const auto exchanges = exchanges_of(pass.graph);
   for (std::size_t i = 0; i < pass.graph.nodes().size(); ++i) {
-    const Node& node = pass.graph.nodes()[i];
+    const kvcast::Node& node = pass.graph.nodes()[i];
     if (!is_message(node.op)) {
       if (folded.group_of_node[i] == roofline::no_group) continue;  // of the launch before
       const double pace = node.layer == no_layer ? 1 : cost.lockstep;

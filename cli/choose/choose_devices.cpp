@@ -15,7 +15,7 @@ namespace {
 
 using search::DeviceCount;
 
-struct Options {
+struct DevicesOptions {
   ParallelOptions parallel;
   std::string prompt_len = "16k";
   std::string most_devices = "16";
@@ -25,7 +25,7 @@ struct Options {
   bool json = false;
 };
 
-void choose(const Options& o, const Globals& globals) {
+void choose(const DevicesOptions& o, const Globals& globals) {
   const std::uint64_t prompt_len = parse_token_count(o.prompt_len, "--prompt-len");
   const std::size_t most = parse_devices(o.most_devices, "--max-devices");
   if (!o.plans.objective.empty()) {
@@ -107,7 +107,7 @@ void add_choose_devices(Command command, const Globals& globals) {
       "Tries 1, 2, 4, ... devices, each number with its best partition. Doubling pays off as long "
       "as "
       "each step saves at least --min-gain of TTFT.");
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<DevicesOptions>();
   o->parallel.add_to(c);
   c.add("--prompt-len", o->prompt_len);
   c.add("--max-devices P", o->most_devices, "largest number of devices");

@@ -19,7 +19,7 @@ using search::KeepRate;
 /// Listed after the answer: the keep rates of the authors' configurations (config_pX.yaml).
 constexpr double usual_rates[]{0.1, 0.3, 0.5, 0.7, 0.9};
 
-struct Options {
+struct KeepRateOptions {
   RequestOptions request;  ///< the model, device, kernels and batch
   std::string speculator;
   std::string prompt_len = "4k";  // the shortest of the authors' efficiency grid
@@ -32,7 +32,7 @@ struct Options {
   RowsOutput output;
 };
 
-MethodSpec method_of(const Options& o) {
+MethodSpec method_of(const KeepRateOptions& o) {
   MethodSpec spec{"specprefill", {}};
   const auto add = [&](const char* key, const std::string& value) {
     if (!value.empty()) spec.options.emplace_back(key, value);
@@ -76,7 +76,7 @@ std::string rates_text(const ordered_json& rows) {
       rows);
 }
 
-void run(const Options& o, const Globals& globals) {
+void run(const KeepRateOptions& o, const Globals& globals) {
   if (o.target_speedup.has_value() == o.keep.has_value()) {
     throw Error(o.keep
                     ? "choose keep-rate: got both --target-speedup and --keep, expected one of them"
@@ -137,7 +137,7 @@ void add_choose_keep_rate(Command choose, const Globals& globals) {
       "h200 --dtype fp8 --prompt-len 32k --target-speedup 4\n"
       "  kvcast choose keep-rate --model llama-3.1-70b --speculator llama-3.1-8b --hardware "
       "h200 --prompt-len 8k --keep 0.3");
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<KeepRateOptions>();
   o->request.add_choice_flags_to(c);
   c.add("--speculator MODEL", o->speculator,
         "the model that selects the tokens; default: MODEL itself");

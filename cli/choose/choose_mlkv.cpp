@@ -18,7 +18,7 @@ namespace {
 using search::MlkvCandidate;
 using search::MlkvGoal;
 
-struct MlkvOptions {
+struct ChooseMlkvOptions {
   RequestOptions request;  ///< the model, device, kernels and batch
   std::string context = "2k";
   std::string memory_budget;
@@ -96,7 +96,7 @@ ordered_json candidate_json(const MlkvCandidate& c, const std::string& widen,
   return j;
 }
 
-void choose_mlkv(const MlkvOptions& o, const Globals& globals) {
+void choose_mlkv(const ChooseMlkvOptions& o, const Globals& globals) {
   o.output.check();
   const Catalog catalog = globals.catalog();
   search::MlkvRequest request;
@@ -172,7 +172,7 @@ void add_choose_mlkv(Command command, const Globals& globals) {
       "largest batch before that.\nWithout --hardware, --memory-budget is required and no times "
       "are "
       "printed.");
-  const auto o = std::make_shared<MlkvOptions>();
+  const auto o = std::make_shared<ChooseMlkvOptions>();
   o->request.needs_hardware = false;
   o->request.add_choice_flags_to(c);
   c.add("--context TOKENS", o->context, "tokens in the KV cache of each sequence");

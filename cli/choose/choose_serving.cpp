@@ -21,7 +21,7 @@
 namespace kvcast::cli {
 namespace {
 
-struct Options {
+struct ChooseServingOptions {
   std::map<std::string, std::vector<std::string>> axes;  ///< texts of the flags, by JSON key
   ServingAxes serving;
   std::string max_devices = "8";
@@ -30,15 +30,15 @@ struct Options {
   RowsOutput output;
 };
 
-constexpr const char* axis_flags[][2] = {{"--model LIST", ""},
-                                         {"--hardware LIST", ""},
-                                         {"--engine LIST", "software that runs the model"},
-                                         {"--method LIST", "methods separated by ';'"},
-                                         {"--dtype LIST", ""},
-                                         {"--weight-dtype LIST", ""},
-                                         {"--cache-dtype LIST", ""},
-                                         {"--tp LIST", "devices of a server"},
-                                         {"--platform LIST", ""}};
+constexpr const char* listed_flags[][2] = {{"--model LIST", ""},
+                                           {"--hardware LIST", ""},
+                                           {"--engine LIST", "software that runs the model"},
+                                           {"--method LIST", "methods separated by ';'"},
+                                           {"--dtype LIST", ""},
+                                           {"--weight-dtype LIST", ""},
+                                           {"--cache-dtype LIST", ""},
+                                           {"--tp LIST", "devices of a server"},
+                                           {"--platform LIST", ""}};
 
 std::string key_of(std::string flag) {
   flag = flag.substr(2, flag.find(' ') - 2);
@@ -46,7 +46,7 @@ std::string key_of(std::string flag) {
   return flag;
 }
 
-reports::SweepSpec spec_of(const Options& o, const Globals& globals) {
+reports::SweepSpec spec_of(const ChooseServingOptions& o, const Globals& globals) {
   reports::SweepSpec spec;
   for (const auto& [key, values, fallback] : reports::word_axes) {
     const auto texts = o.axes.find(key);
@@ -143,7 +143,7 @@ void mark_front(ordered_json& rows) {
   }
 }
 
-void choose(const Options& o, const Globals& globals) {
+void choose(const ChooseServingOptions& o, const Globals& globals) {
   o.output.check();
   if (o.axes.at("model").empty()) throw Error("--model is required");
   const Objective objective = parse_objective(o.serving.slo);
@@ -223,8 +223,8 @@ void add_choose_serving(Command command, const Globals& globals) {
       "  kvcast choose serving --model llama-3.1-8b --hardware h100-sxm,l40s --engine vllm "
       "--tp 1,2 --prompt-lens 1000 --output-lens 200 --arrivals poisson:rate=1 "
       "--slo ttft=1,tpot=0.05 --rate 40 --max-devices 16");
-  const auto o = std::make_shared<Options>();
-  for (const auto& [flag, help] : axis_flags) {
+  const auto o = std::make_shared<ChooseServingOptions>();
+  for (const auto& [flag, help] : listed_flags) {
     c.add(flag, o->axes[key_of(flag)], help).allow_extra_args(false).group("Axes");
   }
   c.add("--scheduler LIST", o->serving.schedulers, "schedulers separated by ';'")

@@ -18,7 +18,7 @@ namespace {
 using search::PaysOff;
 using search::SlimCandidate;
 
-struct Options {
+struct ChooseSlimOptions {
   RequestOptions request;
   RowsOutput output;
 };
@@ -31,7 +31,7 @@ ordered_json first_json(const std::vector<PaysOff>& ranges) {
   return ranges.empty() ? ordered_json() : range_json(ranges.front());
 }
 
-ordered_json candidate_json(const SlimCandidate& c) {
+ordered_json slim_candidate_json(const SlimCandidate& c) {
   if (!c.rejected.empty()) return {{"method", c.method}, {"reason", c.rejected}};
   ordered_json j{{"method", c.method},
                  {"tpot_s", c.tpot_s},
@@ -108,7 +108,7 @@ bool has_open_end(const std::vector<SlimCandidate>& candidates) {
   });
 }
 
-void choose(const Options& o, const Globals& globals) {
+void choose(const ChooseSlimOptions& o, const Globals& globals) {
   o.output.check();
   const Catalog catalog = globals.catalog();
   const roofline::Configuration configuration = parse_configuration(o.request, catalog);
@@ -123,7 +123,7 @@ void choose(const Options& o, const Globals& globals) {
                   {"batch", point.batch},
                   {"prompt_len", point.prompt_len},
                   {"output_len", point.output_len}};
-  ranking.rows = rows_of(candidates, candidate_json);
+  ranking.rows = rows_of(candidates, slim_candidate_json);
   ranking.table = {{"method", "method"},
                    {"TPOT", "tpot_s", in_seconds},
                    {"speed-up", "tpot_speedup", in("{:.3f}")},
@@ -166,7 +166,7 @@ void add_choose_slim(Command command, const Globals& globals) {
   c.footer(
       "Encoder states shared by all layers are read once per decode step if they fit the device's "
       "on-chip memory.");
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<ChooseSlimOptions>();
   o->request.add_choice_flags_to(c);
   c.add("--prompt-len", o->request.prompt_len, "prompt tokens; encoder-decoder: encoder length");
   c.add("--output-len", o->request.output_len);

@@ -16,7 +16,7 @@ using nlohmann::ordered_json;
 using roofline::Engine;
 using roofline::EngineValue;
 
-struct Options {
+struct EngineOptions {
   std::string engine;
   bool json = false;
 };
@@ -51,7 +51,7 @@ std::vector<std::string> value_texts(const ordered_json& value) {
   return texts;
 }
 
-void list(const Globals& globals, bool json) {
+void list_engines(const Globals& globals, bool json) {
   const Catalog catalog = globals.catalog();
   Table table({"name", "versions from", "attention", "description"});
   ordered_json rows = ordered_json::array();
@@ -69,7 +69,7 @@ void list(const Globals& globals, bool json) {
   print_result(json, rows, table.text());
 }
 
-void show(const Options& o, const Globals& globals) {
+void show(const EngineOptions& o, const Globals& globals) {
   const Catalog catalog = globals.catalog();
   const bool ideal = o.engine == Engine{}.name;  // load_engine does without its file
   const Engine engine = ideal ? roofline::read_engine(catalog.find("engines", "engine", o.engine))
@@ -101,10 +101,10 @@ void add_engine(Command app, const Globals& globals) {
       "  kvcast engine show vllm:0.6.3\n"
       "  kvcast engine list --json");
   command.require_subcommand(1);
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<EngineOptions>();
   Command list_command = command.add_subcommand("list", "List every engine of the catalog.");
   list_command.add("--json", options->json);
-  list_command.callback([options, &globals] { list(globals, options->json); });
+  list_command.callback([options, &globals] { list_engines(globals, options->json); });
 
   Command c = command.add_subcommand("show", "Show one engine: every value with its source.");
   c.add("ENGINE", options->engine,

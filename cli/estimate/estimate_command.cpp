@@ -35,7 +35,7 @@ using roofline::Estimator;
 using search::PlacedEstimator;
 using search::PlacedPrefill;
 
-struct Options {
+struct EstimateOptions {
   RequestOptions request;
   LinkFlags link;
   TrainingFlags training;
@@ -105,7 +105,7 @@ bool has_own_links(const Configuration& c, const search::ChainLink& link) {
 }
 
 /// What stored validations say of an estimate like this one.
-ErrorBars error_bars(const Options& o, const Configuration& c, const DesignPoint& p,
+ErrorBars error_bars(const EstimateOptions& o, const Configuration& c, const DesignPoint& p,
                      const PlacedEstimator& estimator, const Catalog& catalog) {
   if (c.mode == roofline::Mode::SpeedOfLight) {
     return {.note = std::string(measure::speed_of_light_note)};
@@ -307,7 +307,7 @@ struct Prepared {
   PlacedEstimator estimator;
 };
 
-std::shared_ptr<const Prepared> prepare(const Options& o, const Globals& globals) {
+std::shared_ptr<const Prepared> prepare(const EstimateOptions& o, const Globals& globals) {
   const RequestOptions defaults;
   RequestOptions request = o.request;
   request.batch = defaults.batch;
@@ -336,7 +336,7 @@ const std::vector<Column> device_columns{{"device", "device"},
                                          {"waiting", "waiting_s", in_seconds},
                                          {"transfer", "transfer_s", in_seconds},
                                          {"finish", "finish_s", in_seconds}};
-void run(const Options& o, const Globals& globals) {
+void run(const EstimateOptions& o, const Globals& globals) {
   o.training.check();
   if (o.training.train) {
     return estimate_training(o.request, o.training, {o.json, o.breakdown}, globals);
@@ -393,7 +393,7 @@ void add_estimate(Command app, const Globals& globals) {
       "--json\n"
       "  kvcast estimate --train --model llama-7b --hardware a100-80gb --dtype bf16 --seq-len 2k "
       "--batch 4 --recompute full");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<EstimateOptions>();
   options->request.add_to(command);
   command.add("--json", options->json);
   options->link.add_to(command);

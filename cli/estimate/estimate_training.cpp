@@ -22,7 +22,7 @@ using roofline::TrainingForecast;
 using roofline::TrainingForecaster;
 using roofline::TrainingPoint;
 
-constexpr const char* heading = "Training";
+constexpr const char* training_heading = "Training";
 
 /// Flags of requests that a step of training does not have.
 void refuse_request_flags(const RequestOptions& o) {
@@ -162,22 +162,22 @@ ShardedStates parse_zero(const std::string& text) {
 }
 
 void TrainingFlags::add_to(Command c) {
-  c.add("--train", train, "forecast a step of training").group(heading);
-  c.add("--seq-len TOKENS", seq_len, "tokens of a sequence [2048]").group(heading);
+  c.add("--train", train, "forecast a step of training").group(training_heading);
+  c.add("--seq-len TOKENS", seq_len, "tokens of a sequence [2048]").group(training_heading);
   c.add("--recompute WHAT", recompute,
         "on the way back: none; selective: scores and probabilities; full: every layer")
-      .group(heading);
-  c.add("--optimizer NAME", optimizer, "adamw").group(heading);
+      .group(training_heading);
+  c.add("--optimizer NAME", optimizer, "adamw").group(training_heading);
   c.add("--gradient-dtype DTYPE", gradient_dtype,
         "dtype of the weights' gradients; default: that of the weights")
-      .group(heading);
+      .group(training_heading);
   c.add("--state-dtype DTYPE", state_dtype,
         "dtype of the optimizer's moments, and of a copy of weights that are narrower")
-      .group(heading);
+      .group(training_heading);
   c.add("--zero STAGE", zero,
         "with --dp, what replicas do not hold each: 1 optimizer states, 2 gradients too, 3 weights "
         "too")
-      .group(heading);
+      .group(training_heading);
 }
 
 void TrainingFlags::check() const {

@@ -19,7 +19,7 @@ namespace {
 using roofline::Hardware;
 using roofline::Sourced;
 
-struct Options {
+struct HardwareOptions {
   std::string hardware;
   bool json = false;
 };
@@ -120,7 +120,7 @@ constexpr const char* list_notes =
     "error: of forecasts of TTFT and TPOT against stored measurements on this device; nine of ten\n"
     "  rows stay below p90\n";
 
-void list(const Globals& globals, bool json) {
+void list_hardware(const Globals& globals, bool json) {
   const Catalog catalog = globals.catalog();
   const measure::ValidationStore store = reports::stored_validations(catalog, {});
   const ordered_json rows = rows_of(catalog.names("hardware"), [&](const std::string& name) {
@@ -152,7 +152,7 @@ void list(const Globals& globals, bool json) {
                    list_notes + this_machine_text());
 }
 
-void show(const Options& o, const Globals& globals) {
+void show(const HardwareOptions& o, const Globals& globals) {
   const ordered_json j = hardware_json(roofline::load_hardware(globals.catalog(), o.hardware));
   if (o.json) {
     print_json(j);
@@ -173,10 +173,10 @@ void add_hardware(Command app, const Globals& globals) {
                          "  kvcast hardware show a100-80gb\n"
                          "  kvcast hardware list --json");
   command.require_subcommand(1);
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<HardwareOptions>();
   Command list_command = command.add_subcommand("list", "List every device of the catalog.");
   list_command.add("--json", options->json);
-  list_command.callback([options, &globals] { list(globals, options->json); });
+  list_command.callback([options, &globals] { list_hardware(globals, options->json); });
 
   Command c = command.add_subcommand("show", "Show one device: every number with its source.");
   c.add("HARDWARE", options->hardware, "catalog name or a JSON file").required();

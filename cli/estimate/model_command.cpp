@@ -17,7 +17,7 @@
 namespace kvcast::cli {
 namespace {
 
-struct Options {
+struct ModelOptions {
   std::string model;
   std::string dtype = "fp16";
   std::string weight_dtype;
@@ -125,7 +125,7 @@ std::string plain_text(const ordered_json& j) {
   return table.text();
 }
 
-Lowering lowering_of(const Architecture& a, const Options& o) {
+Lowering lowering_of(const Architecture& a, const ModelOptions& o) {
   RequestOptions kernels;
   kernels.attention = o.attention;
   kernels.dtype = o.dtype;
@@ -164,7 +164,7 @@ const std::vector<Column> operator_columns{{"operator", "name"}, {"label", "labe
                                            {"layer", "layer"},   {"phase", "phase"},
                                            {"FLOPs", "flops"},   {"bytes", "bytes"}};
 
-void list(const Globals& globals, bool json) {
+void list_models(const Globals& globals, bool json) {
   const Catalog catalog = globals.catalog();
   const ordered_json rows = rows_of(catalog.names("models"), [&](const std::string& name) {
     const Architecture a = load_model(catalog, name);
@@ -181,7 +181,7 @@ void list(const Globals& globals, bool json) {
                           rows));
 }
 
-void show(const Options& o, const Globals& globals) {
+void show(const ModelOptions& o, const Globals& globals) {
   const Architecture a = load_model(globals.catalog(), o.model, parse_overrides(o.set));
   for (const std::string& line : config_warnings(a)) globals.warn(line);
   const Lowering lowering = lowering_of(a, o);
@@ -226,10 +226,10 @@ void add_model(Command app, const Globals& globals) {
                          "  kvcast model show llama-3.1-8b --graph llama.dot\n"
                          "  kvcast model list --json");
   command.require_subcommand(1);
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ModelOptions>();
   Command list_command = command.add_subcommand("list", "List every model of the catalog.");
   list_command.add("--json", options->json);
-  list_command.callback([options, &globals] { list(globals, options->json); });
+  list_command.callback([options, &globals] { list_models(globals, options->json); });
 
   Command c =
       command.add_subcommand("show", "Show one model: sizes, parameters, KV cache per token.");

@@ -11,7 +11,7 @@
 namespace kvcast::cli {
 namespace {
 
-struct Options {
+struct ReportOptions {
   std::string folder;
   std::string output;
 };
@@ -29,7 +29,7 @@ void check_is_page(const std::filesystem::path& output) {
               "a new file, or a page to write anew");
 }
 
-void run(const Options& o, const Globals& globals) {
+void run(const ReportOptions& o, const Globals& globals) {
   const std::filesystem::path output = o.output.empty()
                                            ? std::filesystem::path(o.folder) / "report.html"
                                            : std::filesystem::path(o.output);
@@ -48,7 +48,7 @@ void add_report(Command app, const Globals& globals) {
       "Make one HTML page from a folder of results (JSON, CSV, plots, traces).\n\nExamples:\n"
       "  kvcast report results\n"
       "  kvcast report results --output page.html");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ReportOptions>();
   command.add("DIR", options->folder, "folder with what kvcast wrote").required();
   command.add("--output FILE.html", options->output, "the page; default DIR/report.html").writes();
   command.callback([options, &globals] { run(*options, globals); });

@@ -23,7 +23,7 @@ using reports::ReproducedRow;
 using reports::ReproducedTable;
 using reports::ServingStudy;
 
-struct Options {
+struct ReproduceOptions {
   std::vector<std::string> tables;
   std::string engine;
   RowsOutput output;
@@ -312,7 +312,7 @@ void write_plots(const std::string& path, const std::vector<ReproducedTable>& re
   if (!errors.series.empty()) reports::write_plot(errors, reports::error_plot_file(path));
 }
 
-void run(const Options& o, const Globals& globals) {
+void run(const ReproduceOptions& o, const Globals& globals) {
   if (o.errata && (o.output.json || o.summary)) {
     throw Error(
         "--errata: cannot be combined with --json, which has every erratum, or with --summary; "
@@ -390,7 +390,7 @@ void add_reproduce(Command app, const Globals& globals) {
                          "  kvcast reproduce slim-table1\n"
                          "  kvcast reproduce all --csv reproduced.csv");
   command.footer([&globals] { return tables_text(globals); });
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ReproduceOptions>();
   command.add("TABLE", options->tables,
               "tables or papers; default, or all: one line for every table");
   command.add("--summary", options->summary, "one line per table");

@@ -39,7 +39,7 @@ using reports::SweepGrid;
 using reports::SweepResult;
 using reports::SweepSpec;
 
-struct Options {
+struct SweepCommand {
   SweepAxes axes;
   std::string csv;
   std::string plot;
@@ -53,7 +53,7 @@ struct Options {
   TrainingAxes training;
 };
 
-constexpr const char* description =
+constexpr const char* sweep_description =
     "Forecast a grid of requests, as CSV.\n\n"
     "Examples:\n"
     "  kvcast sweep --model llama-7b,pythia-1.4b --hardware a100-80gb --prompt-len 1k..16k:x2\n"
@@ -84,14 +84,14 @@ unsigned num_cores() {
   return std::max(1u, std::thread::hardware_concurrency());
 }
 
-unsigned num_threads(const Options& o, const Messenger* ranks) {
+unsigned num_threads(const SweepCommand& o, const Messenger* ranks) {
   if (o.threads > 0) return static_cast<unsigned>(o.threads);
   const unsigned sharing = ranks == nullptr ? 1u : static_cast<unsigned>(ranks_on_this_machine());
   return std::max(1u, num_cores() / sharing);
 }
 
 /// Its first `most` lines or bars.
-reports::SweepPlot plot_of(const Options& o, const SweepGrid& grid, std::size_t most) {
+reports::SweepPlot plot_of(const SweepCommand& o, const SweepGrid& grid, std::size_t most) {
   if (o.plot_kind == "parts") return reports::sweep_parts_plot(grid, most);
   if (o.plot_kind == "memory") return reports::sweep_memory_plot(grid);
   return reports::sweep_ttft_plot(grid, most);
@@ -102,7 +102,7 @@ struct Request {
   SweepGrid grid;
 };
 
-Request parse_request(const Options& o, const Globals& globals) {
+Request parse_request(const SweepCommand& o, const Globals& globals) {
   if (o.json && o.csv.empty() && !o.dry_run) {
     throw Error("--json: cannot be combined with rows on standard output; expected --csv FILE");
   }
@@ -127,7 +127,8 @@ Request parse_request(const Options& o, const Globals& globals) {
 
 /// Under mpirun all ranks come to the same end: of a wrong request rank 0 throws the error, and the
 /// others, which have nothing to add, return nothing.
-std::optional<Request> parse_request(const Options& o, const Globals& globals, Messenger* ranks) {
+std::optional<Request> parse_request(const SweepCommand& o, const Globals& globals,
+                                     Messenger* ranks) {
   if (ranks == nullptr) return parse_request(o, globals);
   std::optional<Request> request;
   std::string problem;
@@ -142,7 +143,7 @@ std::optional<Request> parse_request(const Options& o, const Globals& globals, M
   return std::nullopt;
 }
 
-void print_dry_run(const Options& o, const Request& request) {
+void print_dry_run(const SweepCommand& o, const Request& request) {
   const SweepGrid& grid = request.grid;
   const reports::PointRange range = request.shard.of(grid.num_points());
   const std::uint64_t points = range.last - range.first;
@@ -159,7 +160,7 @@ void print_dry_run(const Options& o, const Request& request) {
                          grid.num_sizes()));
 }
 
-void print_result(const Options& o, const Globals& globals, const SweepResult& r) {
+void print_result(const SweepCommand& o, const Globals& globals, const SweepResult& r) {
   const auto evaluated = static_cast<double>(r.rows_written - r.rows_resumed);
   const double rate = r.elapsed_s > 0 ? evaluated / r.elapsed_s : 0;
   if (o.json) {
@@ -220,7 +221,7 @@ void say_missing_bounds(const Globals& globals, const SweepGrid& grid) {
   globals.say("note: " + note + others);
 }
 
-void draw(const Options& o, const Globals& globals, const SweepGrid& grid,
+void draw(const SweepCommand& o, const Globals& globals, const SweepGrid& grid,
           const std::optional<reports::ServingSweep>& serving,
           const std::optional<reports::TrainingSweep>& training) {
   if (o.plot.empty()) return;
@@ -277,7 +278,7 @@ void check_memory(const reports::PointRange& points) {
 }
 
 /// Throws Interrupted when Ctrl-C ended it.
-void sweep(const Options& o, const Globals& globals, Messenger* ranks) {
+void sweep(const SweepCommand& o, const Globals& globals, Messenger* ranks) {
   const std::optional<Request> request = parse_request(o, globals, ranks);
   if (!request) return;
   const bool speaks = ranks == nullptr || ranks->rank() == 0;
@@ -356,7 +357,7 @@ void sweep(const Options& o, const Globals& globals, Messenger* ranks) {
 /// A rank waits as long as another one computes.
 constexpr double rank_limit_s = 1e9;
 
-void run(Options o, const Globals& globals) {
+void run(SweepCommand o, const Globals& globals) {
   if (o.csv == "-") o.csv.clear();
   {
     std::unique_ptr<execute::MpiMessenger> ranks;
@@ -382,9 +383,9 @@ void run(Options o, const Globals& globals) {
 }  // namespace
 
 void add_sweep(Command app, const Globals& globals) {
-  Command command = app.add_subcommand("sweep", description);
+  Command command = app.add_subcommand("sweep", sweep_description);
   command.footer(footer);
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<SweepCommand>();
   o->axes.add_to(command);
   o->serving.add_to(command);
   o->training.add_to(command);

@@ -6,7 +6,7 @@
 namespace kvcast::cli {
 namespace {
 
-constexpr const char* files = "@files";
+constexpr const char* any_file = "@files";
 
 std::vector<const CLI::App*> subcommands(const CLI::App& command) {
   return command.get_subcommands([](const CLI::App*) { return true; });
@@ -38,10 +38,10 @@ std::string values(const std::string& kind, const std::function<Catalog()>& cata
   std::string lines;
   if (const char* part = catalog_part(kind)) {
     for (const std::string& name : catalog().names(part)) lines += name + "\n";
-    return lines + files + "\n";
+    return lines + any_file + "\n";
   }
   for (const char* prefix : {"FILE", "DIR", "FOLDER", "PATH", "IN", "OUT"}) {
-    if (kind.starts_with(prefix)) return std::string(files) + "\n";
+    if (kind.starts_with(prefix)) return std::string(any_file) + "\n";
   }
   return {};
 }

@@ -9,8 +9,6 @@
 
 namespace kvcast::cli {
 
-inline constexpr int exit_interrupted = 130;
-
 /// The first Ctrl-C sets `interrupted`, a second one ends the program at once. A program that runs
 /// commands inside itself and has a handler of its own says so by `is_hosted`, and sets the rest.
 class InterruptGuard {

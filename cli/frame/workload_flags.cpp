@@ -10,7 +10,7 @@
 namespace kvcast::cli {
 namespace {
 
-constexpr const char* heading = "Requests";
+constexpr const char* requests_heading = "Requests";
 /// As `vllm bench serve` of vLLM 0.11.
 constexpr std::uint64_t default_count = 1000;
 
@@ -63,7 +63,7 @@ double rate_of(const WorkloadFlags& f) {
 
 void WorkloadFlags::add_to(Command c) {
   const auto add = [&c](const char* flag, std::string& value, const char* help) {
-    c.add(flag, value, help).group(heading);
+    c.add(flag, value, help).group(requests_heading);
   };
   add("--requests FILE", requests,
       "a trace: kvcast's CSV or JSONL, Mooncake, Azure, BurstGPT, AccelMark, or vLLM's detailed "

@@ -20,7 +20,7 @@ Sourced measured(double value, const char* how) {
   return {value, roofline::Source::Measured, how, ""};
 }
 
-struct Row {
+struct ProfileRow {
   std::uint64_t count = 0;  ///< operators run
   double flops = 0;
   double bytes = 0;
@@ -38,13 +38,13 @@ class Profile {
   /// A pass that ran once at each of these sizes; `seconds` of its nodes, of all runs.
   void add(const std::string& pass, const Graph& graph, const std::vector<SymbolValues>& sizes,
            const std::vector<double>& seconds) {
-    std::map<std::string, Row> by_op;
+    std::map<std::string, ProfileRow> by_op;
     const auto groups = roofline::fold(graph, lowering_);
     for (const SymbolValues& values : sizes) {
       for (const roofline::OpGroup& group : groups) {
         const roofline::OpTime time = roofline::time_of(group, rates_, values);
         const auto count = static_cast<double>(group.count);
-        Row& row = by_op[group.op];
+        ProfileRow& row = by_op[group.op];
         row.count += group.count;
         row.flops += count * static_cast<double>(time.flops.count);
         row.bytes += count * static_cast<double>(time.bytes.count);
@@ -53,11 +53,11 @@ class Profile {
     }
     for (std::size_t n = 0; n < seconds.size(); ++n) {
       const Op& op = graph.nodes()[n].op;
-      Row& row = by_op[std::string(name(op))];
+      ProfileRow& row = by_op[std::string(name(op))];
       row.measured_s += seconds[n];
       if (is_message(op)) ++row.count;  // a rank sends and receives in one pass only
     }
-    std::vector<std::pair<std::string, Row>> sorted(by_op.begin(), by_op.end());
+    std::vector<std::pair<std::string, ProfileRow>> sorted(by_op.begin(), by_op.end());
     std::erase_if(sorted, [](const auto& entry) { return entry.second.count == 0; });
     std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
       return a.second.measured_s > b.second.measured_s;

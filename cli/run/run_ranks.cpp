@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sched.h>
 
+#include "cli/frame/exit_status.h"
 #include "cli/frame/mpirun_environment.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
@@ -43,9 +44,6 @@ void add_file(FnvHash& hash, const std::filesystem::path& file) {
     in.clear();
   }
 }
-
-constexpr int exit_failed = 1;
-constexpr int exit_wrong_request = 2;
 
 }  // namespace
 

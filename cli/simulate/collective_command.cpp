@@ -22,7 +22,7 @@
 namespace kvcast::cli {
 namespace {
 
-struct Options {
+struct CollectiveOptions {
   std::string operation;
   std::string devices;
   std::string bytes = "1 KiB,64 KiB,1 MiB,16 MiB,256 MiB";
@@ -54,7 +54,7 @@ double simulated_s(const roofline::Interconnect& interconnect, CollectiveKind ki
   return simulation.run({.send_order = simulate::SendOrder::Async}).makespan_s;
 }
 
-reports::Plot plot_of(const Options& o, const ordered_json& rows) {
+reports::Plot plot_of(const CollectiveOptions& o, const ordered_json& rows) {
   reports::Plot plot;
   plot.title = fmt::format("{} of {} devices, {}", o.operation, o.devices, o.platform);
   plot.x = {.label = "bytes", .column = "bytes", .scale = reports::Scale::Log10};
@@ -73,7 +73,7 @@ reports::Plot plot_of(const Options& o, const ordered_json& rows) {
   return plot;
 }
 
-void run(const Options& o, const Globals& globals) {
+void run(const CollectiveOptions& o, const Globals& globals) {
   o.output.check();
   if (!o.plot.empty()) reports::plot_files(o.plot);
   const CollectiveKind kind = parse_flag("--operation", o.operation, roofline::parse_operation);
@@ -146,7 +146,7 @@ void add_simulate_collective(Command command, const Globals& globals) {
       "  kvcast simulate collective --operation all_reduce --devices 8 --platform hgx-h100\n"
       "  kvcast simulate collective --operation all_to_all --devices 16 --platform hgx-h100-2 "
       "--bytes \"1 MiB,64 MiB\" --simulated");
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<CollectiveOptions>();
   c.add("--operation OPERATION", o->operation,
         "all_reduce, reduce_scatter, all_gather or all_to_all")
       .required();

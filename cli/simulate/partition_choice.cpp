@@ -16,29 +16,29 @@ namespace {
 using search::Partition;
 using search::PartitionFound;
 
-constexpr const char* flag = "--partition";
+constexpr const char* partition_flag = "--partition";
 constexpr std::string_view table_prefix = "table:";
-constexpr auto algorithm = search::PartitionAlgorithm::Balance;
+constexpr auto usual_algorithm = search::PartitionAlgorithm::Balance;
 
 Partition listed(const std::string& text, const PartitionTask& task) {
   if (text.find_first_of("0123456789") != 0) {
-    throw Error(flag, "'" + text + "'",
+    throw Error(partition_flag, "'" + text + "'",
                 "even, search, table:FILE, or tokens per rank such as 5,3,2,1");
   }
   Partition tokens;
   std::string_view rest = text;
   while (true) {
     const std::size_t comma = rest.find(',');
-    tokens.push_back(parse_token_count(rest.substr(0, comma), flag));
+    tokens.push_back(parse_token_count(rest.substr(0, comma), partition_flag));
     if (comma == std::string_view::npos) break;
     rest = rest.substr(comma + 1);
   }
   const std::uint64_t devices = task.platform.num_devices();
   if (tokens.size() != devices) {
-    throw Error(flag, fmt::format("{} parts", tokens.size()),
+    throw Error(partition_flag, fmt::format("{} parts", tokens.size()),
                 fmt::format("one for each of the {} devices", devices));
   }
-  search::check_partition(tokens, task.prompt_len, flag);
+  search::check_partition(tokens, task.prompt_len, partition_flag);
   return tokens;
 }
 
@@ -55,7 +55,7 @@ PartitionFound searched_by_recurrence(const PartitionTask& task) {
   const search::PlatformChain chain =
       search::platform_chain(task.platform, task.send_order, task.exchange_cost);
   PartitionFound found = search_partition(search::Runahead(task.times, chain.link), task.prompt_len,
-                                          task.platform.num_devices(), algorithm);
+                                          task.platform.num_devices(), usual_algorithm);
   if (!chain.exact) found.lower_bound_s.reset();
   return found;
 }
@@ -72,7 +72,7 @@ PartitionFound searched_by_simulator(const PartitionTask& task) {
     return simulation.run(options).ttft_s;
   };
   PartitionFound found = search_partition(objective, task.prompt_len, task.platform.num_devices(),
-                                          algorithm, start.tokens);
+                                          usual_algorithm, start.tokens);
   // Holds with noise too: background traffic makes nothing faster.
   found.lower_bound_s = start.lower_bound_s;
   return found;

@@ -25,7 +25,7 @@
 namespace kvcast::cli {
 namespace {
 
-struct Options {
+struct ServingOptions {
   std::string scenario;
   RequestOptions request;
   LinkFlags link;
@@ -49,7 +49,7 @@ struct Options {
 };
 
 /// Flags that a scenario file replaces.
-constexpr const char* model_flags[]{
+constexpr const char* server_flags[]{
     "--model",     "--hardware",     "--method",           "--engine",
     "--dtype",     "--weight-dtype", "--activation-dtype", "--cache-dtype",
     "--scheduler", "--replicas",     "--router",           "--decode-servers"};
@@ -63,7 +63,7 @@ struct Setup {
 };
 
 /// Bytes of a prompt's cache for each token, from server to server.
-simulate::CacheLink cache_link(const Options& o, const simulate::ModelServer& server) {
+simulate::CacheLink cache_link(const ServingOptions& o, const simulate::ModelServer& server) {
   const simulate::SchedulerSettings& s = server.servers.settings;
   const double bytes_per_token = server.memory.block_bytes / static_cast<double>(s.block_size);
   if (!(o.link_gb_per_s > 0)) {
@@ -72,7 +72,7 @@ simulate::CacheLink cache_link(const Options& o, const simulate::ModelServer& se
   return {o.link_latency_s, bytes_per_token / (o.link_gb_per_s * 1e9)};
 }
 
-Setup from_scenario(const Options& o) {
+Setup from_scenario(const ServingOptions& o) {
   if (!o.beside_scenario.empty()) {
     throw Error(
         fmt::format("--scenario: cannot be combined with {}; the scenario file describes "
@@ -89,7 +89,7 @@ Setup from_scenario(const Options& o) {
   return setup;
 }
 
-Setup from_model(const Options& o, const Globals& globals) {
+Setup from_model(const ServingOptions& o, const Globals& globals) {
   if (o.request.model.empty()) throw Error("--model is required, or --scenario FILE");
   const roofline::Configuration c = parse_configuration(o.request, globals.catalog());
   simulate::ModelServer server =
@@ -139,7 +139,7 @@ Setup from_model(const Options& o, const Globals& globals) {
   return setup;
 }
 
-Setup make_setup(const Options& o, const Globals& globals) {
+Setup make_setup(const ServingOptions& o, const Globals& globals) {
   Setup setup = o.scenario.empty() ? from_model(o, globals) : from_scenario(o);
   setup.serving.closed_loop = o.workload.closed_loop();
   if (!o.step_times.empty()) {
@@ -153,7 +153,7 @@ void use_blocks(simulate::ServingSetup& setup, std::uint64_t block_tokens) {
   if (setup.decoders) setup.decoders->settings.request_block_tokens = block_tokens;
 }
 
-void find_max_rate(const Options& o, const Objective& objective, const Globals& globals) {
+void find_max_rate(const ServingOptions& o, const Objective& objective, const Globals& globals) {
   if (objective.slo.is_empty()) {
     throw Error("--find-max-rate needs --slo ttft=..,tpot=.. or e2e=.., the objective to meet");
   }
@@ -219,7 +219,7 @@ void find_max_rate(const Options& o, const Objective& objective, const Globals& 
                          table_text(columns, j["rates"])));
 }
 
-void run_serving(const Options& o, const Globals& globals) {
+void run_serving(const ServingOptions& o, const Globals& globals) {
   o.workload.check();
   check_rows_alone(o.csv, {{"--json", o.json}});
   const Objective objective = parse_objective(o.slo);
@@ -285,7 +285,7 @@ void add_simulate_serving(Command command, const Globals& globals) {
       "  kvcast simulate serving --model llama-3.1-8b --hardware h100-sxm --engine vllm "
       "--requests trace.jsonl --find-max-rate --slo ttft=2,tpot=0.1\n"
       "  kvcast simulate serving --scenario scenario.json --requests trace.csv --json");
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<ServingOptions>();
   o->request.attention.clear();
   RequestOptions& request = o->request;
   c.add("--scenario FILE.json", o->scenario,
@@ -329,7 +329,7 @@ void add_simulate_serving(Command command, const Globals& globals) {
         "draw queue and cache over time, and beside it the spread of latencies; with "
         "--find-max-rate latencies over the rate");
   c.callback([o, c, &globals] {
-    for (const char* flag : model_flags) {
+    for (const char* flag : server_flags) {
       if (o->beside_scenario.empty() && c.flag(flag).is_given()) o->beside_scenario = flag;
     }
     if (o->scenario.empty() && !o->request.model.empty()) o->request.use_this_machine(globals);

@@ -38,7 +38,7 @@ using simulate::RunResult;
 using simulate::Scenario;
 using simulate::Simulation;
 
-struct Options {
+struct SimulateOptions {
   std::string scenario;
   RequestOptions request;
   std::string schedule;
@@ -72,7 +72,7 @@ struct ParsedPlatform {
   std::string in_words;
 };
 
-ParsedPlatform parse_platform(const Options& o, const Catalog& catalog,
+ParsedPlatform parse_platform(const SimulateOptions& o, const Catalog& catalog,
                               const roofline::Hardware& hardware, roofline::Mode mode) {
   std::optional<std::uint64_t> devices;
   if (!o.devices.empty()) devices = parse_token_count(o.devices, "--devices");
@@ -111,7 +111,8 @@ ParsedPlatform parse_platform(const Options& o, const Catalog& catalog,
 }
 
 /// --all-gather and --send-order, where they are given.
-void set_orders(const Options& o, simulate::PrefillWork& work, simulate::RunOptions& options) {
+void set_orders(const SimulateOptions& o, simulate::PrefillWork& work,
+                simulate::RunOptions& options) {
   if (!o.all_gather.empty()) {
     work.all_gather = parse_flag("--all-gather", o.all_gather, simulate::parse_all_gather);
     if (work.schedule != simulate::Schedule::Tsp) {
@@ -123,7 +124,7 @@ void set_orders(const Options& o, simulate::PrefillWork& work, simulate::RunOpti
   }
 }
 
-SimulatedRun explicit_run(const Options& o) {
+SimulatedRun explicit_run(const SimulateOptions& o) {
   if (!o.beside_scenario.empty()) {
     throw Error(fmt::format(
         "--scenario: cannot be combined with {}; the scenario file describes the whole run",
@@ -135,7 +136,7 @@ SimulatedRun explicit_run(const Options& o) {
   return run;
 }
 
-SimulatedRun model_run(const Options& o, const std::optional<simulate::NoiseSpec>& noise,
+SimulatedRun model_run(const SimulateOptions& o, const std::optional<simulate::NoiseSpec>& noise,
                        const Globals& globals) {
   for (const auto& [flag, value] :
        {std::pair{"--model", &o.request.model}, std::pair{"--schedule", &o.schedule}}) {
@@ -188,7 +189,7 @@ SimulatedRun model_run(const Options& o, const std::optional<simulate::NoiseSpec
           std::move(platform_words), std::move(model)};
 }
 
-void run_prefill(const Options& o, const Globals& globals) {
+void run_prefill(const SimulateOptions& o, const Globals& globals) {
   std::optional<simulate::NoiseSpec> spec;
   if (!o.noise.empty()) spec = parse_flag("--noise", o.noise, simulate::parse_noise);
   if (!o.plot.empty()) reports::plot_files(o.plot);  // refuses a wrong name before anything runs
@@ -243,7 +244,7 @@ void add_prefill(Command command, const Globals& globals) {
       "  kvcast simulate prefill --model llama-7b --hardware a100-80gb --schedule kvr --devices 4 "
       "--prompt-len 8k --link-gb-per-s 300 --link-latency-s 1e-5\n"
       "  kvcast simulate prefill --scenario scenario.json --json");
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<SimulateOptions>();
   RequestOptions& request = o->request;
   c.add("--scenario FILE.json", o->scenario,
         "read compute times and messages from a file instead of a model");

@@ -24,7 +24,7 @@ namespace {
 using measure::Calibration;
 using measure::Measurement;
 
-struct Options {
+struct CalibrateOptions {
   std::string output;
   std::string import_file;
   std::string hardware;
@@ -48,7 +48,8 @@ std::string in_units(double value, const std::string& unit) {
 }
 
 /// Throws Error above the limit, unless forced; then warns.
-void check_noise(double unrest, const std::string& what, const Options& o, const Globals& globals) {
+void check_noise(double unrest, const std::string& what, const CalibrateOptions& o,
+                 const Globals& globals) {
   if (unrest <= measure::settled) return;
   if (o.force) return globals.warn(what);
   throw Error(fmt::format("the machine is too noisy: {}, more than {:.0f} %; try again when it is "
@@ -104,7 +105,7 @@ std::string matrix_rates_text(const Calibration& c) {
 }
 
 /// Of several ranks, only the first one writes and prints.
-void measure(const Options& o, const Globals& globals, execute::Messenger* messenger) {
+void measure(const CalibrateOptions& o, const Globals& globals, execute::Messenger* messenger) {
   const bool speaks = messenger == nullptr || messenger->rank() == 0;
   // Opened first, so that a wrong name is reported before the measuring.
   std::optional<AtomicFile> file;
@@ -139,7 +140,7 @@ void measure(const Options& o, const Globals& globals, execute::Messenger* messe
 }
 
 /// Every rank measures; an error of one ends them all.
-void measure_ranks(const Options& o, const Globals& globals) {
+void measure_ranks(const CalibrateOptions& o, const Globals& globals) {
   constexpr double limit_s = 600;  // of a round, on the slowest rank
   const auto mpi = execute::MpiMessenger::start(limit_s);
   try {
@@ -152,7 +153,7 @@ void measure_ranks(const Options& o, const Globals& globals) {
   mpi->end();
 }
 
-void import_file(const Options& o, const Globals& globals) {
+void import_file(const CalibrateOptions& o, const Globals& globals) {
   if (o.quick || o.threads > 0) {
     throw Error("--import: cannot be combined with --quick or --threads");
   }
@@ -178,7 +179,7 @@ void import_file(const Options& o, const Globals& globals) {
                          table.text()));
 }
 
-void combine_files(const Options& o) {
+void combine_files(const CalibrateOptions& o) {
   if (o.quick || o.force || o.threads > 0 || !o.import_file.empty() || !o.hardware.empty()) {
     throw Error("--combine: expected no other option but --output");
   }
@@ -190,7 +191,7 @@ void combine_files(const Options& o) {
   print_text(table.text());
 }
 
-void run_to_output(const Options& o, const Globals& globals) {
+void run_to_output(const CalibrateOptions& o, const Globals& globals) {
   if (!o.combine.empty()) return combine_files(o);
   if (!o.import_file.empty()) return import_file(o, globals);
   if (!o.hardware.empty()) throw Error("--hardware: needs --import FILE.csv");
@@ -199,7 +200,7 @@ void run_to_output(const Options& o, const Globals& globals) {
 }
 
 /// Throws Error where the file of another device or of ranks would become this machine's.
-std::filesystem::path default_output(const Options& o) {
+std::filesystem::path default_output(const CalibrateOptions& o) {
   std::filesystem::path file = this_machine_file();
   const std::string why = !o.import_file.empty()  ? "with --import"
                           : ranks_of_mpirun() > 1 ? "under mpirun"
@@ -212,7 +213,7 @@ std::filesystem::path default_output(const Options& o) {
   return file;
 }
 
-void run(Options o, const Globals& globals) {
+void run(CalibrateOptions o, const Globals& globals) {
   const bool is_default = o.output.empty();
   if (is_default) o.output = default_output(o);
   run_to_output(o, globals);
@@ -234,7 +235,7 @@ void add_calibrate(Command app, const Globals& globals) {
       "  kvcast calibrate --import a100.csv --hardware a100-80gb --output my-a100.json\n"
       "  kvcast calibrate --combine before/here.json after/here.json --output here.json\n"
       "  kvcast estimate --model smollm2-135m --dtype fp32");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<CalibrateOptions>();
   c.add(
        "--output,-o", options->output,
        "hardware file to write; its name without .json is the device's; default: "

@@ -13,7 +13,7 @@ namespace {
 
 using measure::CoverageRow;
 
-struct Options {
+struct CoverageOptions {
   std::vector<std::string> measurements;
   std::string engine;
   std::string csv;
@@ -61,7 +61,7 @@ ordered_json summaries_json(const std::vector<CoverageRow>& rows) {
   return j;
 }
 
-void validate_coverage(const Options& o, const Globals& globals) {
+void validate_coverage(const CoverageOptions& o, const Globals& globals) {
   check_rows_alone(o.csv, {{"--json", o.json}});
   measure::Measurements all;
   for (const std::string& file : o.measurements) {
@@ -109,7 +109,7 @@ void add_validate_coverage(Command validate, const Globals& globals) {
       "  kvcast validate coverage --measurements data/measurements/public_llm_latency.csv\n"
       "  kvcast validate coverage --engine ideal --plot coverage.svg --measurements "
       "data/measurements/public_llm_latency.csv data/measurements/published_ttft.csv");
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<CoverageOptions>();
   c.add("--measurements FILE ...", o->measurements,
         "measurements, as kvcast validate reads them; rows of several files count together")
       .required();

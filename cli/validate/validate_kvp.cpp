@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct Options {
+struct ValidateKvpOptions {
   std::string base;
   std::string auxiliary;
   std::string predictor;
@@ -58,7 +58,7 @@ std::string objective_text(const KvpObjective& v) {
                      v.tokens);
 }
 
-void validate_kvp(const Options& o, const Globals& globals) {
+void validate_kvp(const ValidateKvpOptions& o, const Globals& globals) {
   const Checkpoint base(o.base);
   const Checkpoint auxiliary(o.auxiliary);
   const std::size_t window = parse_token_count(o.window, "--window");
@@ -79,7 +79,7 @@ void add_validate_kvp(Command validate, const Globals& globals) {
       "Compute KV Prediction's training loss on a text.\n\nExamples:\n"
       "  kvcast validate kvp --base tests/oracle/openelm --auxiliary tests/oracle/kvp/auxiliary "
       "--predictor tests/oracle/kvp/predictor --text ids.json");
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<ValidateKvpOptions>();
   c.add("--base", o->base).required();
   c.add("--auxiliary", o->auxiliary).required();
   c.add("--predictor FOLDER", o->predictor, "the linear maps, as convert kvp writes them")

@@ -34,7 +34,7 @@ using measure::QualitySample;
 constexpr const char* default_rates = "0.1,0.3,0.5,0.7,0.9";
 constexpr const char* default_methods = "specprefill,random-prune,static-prune,lazyllm";
 
-struct Options {
+struct ValidateQualityOptions {
   std::string model;
   std::vector<std::string> texts;
   std::string needles = "0";
@@ -60,7 +60,8 @@ std::uint64_t parse_count(const std::string& text, const char* flag) {
 }
 
 /// The samples of all texts, then the needles.
-std::vector<QualitySample> read_samples(const Options& o, const Checkpoint& checkpoint,
+std::vector<QualitySample> read_samples(const ValidateQualityOptions& o,
+                                        const Checkpoint& checkpoint,
                                         const FoundTokenizer& tokenizer) {
   const measure::QualityLengths lengths{parse_token_count(o.prompt_len, "--prompt-len"),
                                         parse_token_count(o.continuation, "--continuation")};
@@ -145,7 +146,7 @@ void check_helpers(const Checkpoint& base, std::span<const Checkpoint> others,
 }
 
 /// The base's checkpoint and the others, in every arithmetic, with every cache.
-std::vector<measure::NumberTypes> number_types(const Options& o,
+std::vector<measure::NumberTypes> number_types(const ValidateQualityOptions& o,
                                                std::span<const Checkpoint> others) {
   std::vector<const Checkpoint*> checkpoints{nullptr};
   for (const Checkpoint& c : others) checkpoints.push_back(&c);
@@ -161,7 +162,7 @@ std::vector<measure::NumberTypes> number_types(const Options& o,
   return types;
 }
 
-void validate_quality(const Options& o, const Globals& globals) {
+void validate_quality(const ValidateQualityOptions& o, const Globals& globals) {
   if (o.texts.empty() && parse_count(o.needles, "--needles") == 0) {
     throw Error("validate quality", "nothing to measure on", "--text FILE, --needles N, or both");
   }
@@ -216,7 +217,7 @@ void add_validate_quality(Command validate, const Globals& globals) {
       "position kvcast compares the most likely token, KL divergence and perplexity with those of "
       "the\n"
       "plain model. --csv has one row per sample and method; an interrupted run resumes from it.");
-  const auto o = std::make_shared<Options>();
+  const auto o = std::make_shared<ValidateQualityOptions>();
   c.add("--model", o->model, "a folder with config.json and safetensors, or a GGUF file")
       .required();
   c.add("--text", o->texts, "texts, or token ids in a .json; windows are spread over each text")

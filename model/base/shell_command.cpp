@@ -23,12 +23,12 @@ namespace kvcast {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Seconds = std::chrono::duration<double>;
+using Interval = std::chrono::duration<double>;
 
 /// How soon `stop` is seen when no signal wakes the wait for output.
 constexpr double look_s = 0.1;
 /// What an mpirun gets to end its ranks, which are in groups of their own.
-constexpr Seconds grace{2};
+constexpr Interval grace{2};
 
 volatile std::sig_atomic_t running_group = 0;
 
@@ -128,7 +128,7 @@ ShellRun run_shell(const std::string& line, const std::string& name, const Shell
   if (options.keep_errors) ::close(errors[1]);
   const GroupGuard guard(child, options.stop != nullptr);
   ShellRun run;
-  const auto end = Clock::now() + Seconds(options.limit_s);
+  const auto end = Clock::now() + Interval(options.limit_s);
   const auto is_over = [&] {
     run.stopped = options.stop != nullptr && *options.stop;
     run.late = !run.stopped && Clock::now() >= end;
@@ -136,7 +136,7 @@ ShellRun run_shell(const std::string& line, const std::string& name, const Shell
   };
   std::array<pollfd, 2> open{{{output[0], POLLIN, 0}, {errors[0], POLLIN, 0}}};
   while ((open[0].fd >= 0 || open[1].fd >= 0) && !is_over()) {
-    const double left_s = Seconds(end - Clock::now()).count();
+    const double left_s = Interval(end - Clock::now()).count();
     const double wait_s = std::min(std::max(left_s, 0.0), options.stop != nullptr ? look_s : 1e3);
     if (::poll(open.data(), open.size(), static_cast<int>(std::ceil(1e3 * wait_s))) <= 0) continue;
     for (std::size_t i = 0; i < open.size(); ++i) {

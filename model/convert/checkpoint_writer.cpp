@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr mode_t new_file_mode = 0666;  // less the process's umask
-constexpr std::size_t piece = std::size_t{1} << 14;
+constexpr std::size_t most_written = std::size_t{1} << 14;
 
 /// What tokenizers of Hugging Face folders are made of.
 constexpr std::array tokenizer_files{"tokenizer.json",
@@ -117,7 +117,7 @@ void CheckpointWriter::write(std::span<const double> numbers) {
     std::uint64_t elements = 1;
     for (const std::uint64_t extent : tensor.shape) elements = checked_multiply(elements, extent);
     const std::size_t n =
-        std::min({piece, numbers.size(), static_cast<std::size_t>(elements - element_)});
+        std::min({most_written, numbers.size(), static_cast<std::size_t>(elements - element_)});
     tensor.data = numbers.first(n);
     const std::string bytes = safetensors_data(tensor, element_);
     write_bytes(bytes.data(), bytes.size());

@@ -16,7 +16,8 @@ constexpr std::size_t dot_rows = lanes == 16 ? block_rows : 3;
 
 /// One tile of C in registers: `rows` times `vectors` vectors.
 template <std::size_t lanes, std::size_t rows, std::size_t vectors>
-KVCAST_INLINE void tile(const Product& p, bool accumulate, std::size_t row, std::size_t column) {
+KVCAST_INLINE void multiply_tile(const Product& p, bool accumulate, std::size_t row,
+                                 std::size_t column) {
   using V = Vector<lanes>;
   V sums[rows][vectors];
   for (std::size_t r = 0; r < rows; ++r) {
@@ -52,7 +53,7 @@ template <std::size_t lanes, std::size_t rows, std::size_t vectors>
 KVCAST_INLINE void row_of_tiles(const Product& p, bool accumulate, std::size_t row,
                                 std::size_t column) {
   for (; column + vectors * lanes <= p.n; column += vectors * lanes) {
-    tile<lanes, rows, vectors>(p, accumulate, row, column);
+    multiply_tile<lanes, rows, vectors>(p, accumulate, row, column);
   }
   if constexpr (vectors > 1) row_of_tiles<lanes, rows, vectors - 1>(p, accumulate, row, column);
 }

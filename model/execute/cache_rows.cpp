@@ -58,7 +58,7 @@ using Half = SmallFloat<std::uint16_t, 10, 112, 0x7c00u, 0x7e00u>;
 /// E4M3 without infinities: 0x7e is 448, 0x7f no number. Source: OCP 8-bit Floating Point 1.0.
 using E4m3 = SmallFloat<std::uint8_t, 3, 120, 0x7eu, 0x7fu>;
 
-struct Bf16 {
+struct Bf16Row {
   using Stored = std::uint16_t;
   KVCAST_INLINE static Stored narrow(float x) { return static_cast<Stored>(bf16_bits(x)); }
   KVCAST_INLINE static float widen(Stored stored) {
@@ -81,7 +81,7 @@ KVCAST_VECTOR_CLONES void narrow_fp16(const float* x, std::size_t n, std::byte* 
   narrow_numbers<Half>(x, n, row);
 }
 KVCAST_VECTOR_CLONES void narrow_bf16(const float* x, std::size_t n, std::byte* row) {
-  narrow_numbers<Bf16>(x, n, row);
+  narrow_numbers<Bf16Row>(x, n, row);
 }
 KVCAST_VECTOR_CLONES void narrow_fp8(const float* x, std::size_t n, std::byte* row) {
   narrow_numbers<E4m3>(x, n, row);
@@ -90,7 +90,7 @@ KVCAST_VECTOR_CLONES void widen_fp16(const std::byte* row, std::size_t n, float*
   widen_numbers<Half>(row, n, out);
 }
 KVCAST_VECTOR_CLONES void widen_bf16(const std::byte* row, std::size_t n, float* out) {
-  widen_numbers<Bf16>(row, n, out);
+  widen_numbers<Bf16Row>(row, n, out);
 }
 KVCAST_VECTOR_CLONES void widen_fp8(const std::byte* row, std::size_t n, float* out) {
   widen_numbers<E4m3>(row, n, out);

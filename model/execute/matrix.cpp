@@ -31,7 +31,7 @@ constexpr std::size_t window_rows = 24;
 /// 64 (96 KiB), stays in the first-level or second-level cache for all rows of the tile.
 constexpr std::size_t window_inputs = 384;
 /// Most rows for which a group's weights are unpacked once.
-constexpr std::size_t most_rows = 240;
+constexpr std::size_t most_group_rows = 240;
 /// The same in narrow arithmetic, where unpacking is the larger part: sums are 256 KiB.
 constexpr std::size_t most_narrow_rows = 1024;
 constexpr std::size_t narrow_tile_rows = 2 * narrow_rows;
@@ -46,12 +46,7 @@ constexpr std::size_t unpacked_inputs = 96;
 /// fewer inputs than min_stretch.
 constexpr std::size_t min_pieces = 32;
 constexpr std::size_t min_stretch = 64;
-constexpr std::size_t padded_streamed_rows =
-    (max_streamed_rows + narrow_rows - 1) / narrow_rows * narrow_rows;
-
-std::size_t round_up(std::size_t n, std::size_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
+constexpr std::size_t padded_streamed_rows = round_up(max_streamed_rows, narrow_rows);
 
 /// Writes the rows of a group, each with its `in` inputs, into its panels.
 void pack(const float* rows, std::size_t count, std::size_t in, float* data) {
@@ -344,7 +339,7 @@ void Matrix::multiply_tiles(const Rows& rows, float* y, const float* bias) const
   const bool unpacked = dtype_ != DType::FP32 || rows.arithmetic != Arithmetic::FP32;
   const std::size_t most =
       unpacked ? std::clamp<std::size_t>(tiles * groups / wanted, 1,
-                                         (narrow ? most_narrow_rows : most_rows) / tile)
+                                         (narrow ? most_narrow_rows : most_group_rows) / tile)
                : 1;
   const std::size_t runs = (tiles + most - 1) / most;
   const std::size_t together = (tiles + runs - 1) / runs * tile;

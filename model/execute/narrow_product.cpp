@@ -18,10 +18,6 @@
 namespace kvcast::execute {
 namespace {
 
-std::size_t round_up(std::size_t n, std::size_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
 std::size_t numbers_in_word(Arithmetic arithmetic) {
   return arithmetic == Arithmetic::BF16 ? 2 : 4;
 }

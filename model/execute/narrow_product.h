@@ -28,6 +28,11 @@ enum class NarrowKernels : std::uint8_t {
 /// The fastest, unless the environment's KVCAST_TILES says 0 or KVCAST_MAX_LANES less than 16.
 NarrowKernels narrow_kernels(Arithmetic arithmetic);
 
+/// The next multiple.
+constexpr std::size_t round_up(std::size_t n, std::size_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
 /// Inputs come in multiples of this.
 inline constexpr std::size_t narrow_inputs = 32;
 /// Rows, and the room for their sums.

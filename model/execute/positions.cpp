@@ -59,6 +59,9 @@ RopeAngleTable<N>::RopeAngleTable(const RopeTable& table, std::size_t positions,
   }
 }
 
+template class RopeAngleTable<float>;
+template class RopeAngleTable<double>;
+
 template <typename N>
 const RopeAngleTable<N>& rope_angles(const std::shared_ptr<const RopeTable>& table,
                                      std::size_t positions, bool inverse) {

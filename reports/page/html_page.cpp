@@ -72,7 +72,7 @@ footer { color: var(--soft); padding-bottom: 2rem; margin-top: 2.5rem; }
 )css";
 
 /// Without it tables stay in the order of their file.
-constexpr const char* script = R"js(
+constexpr const char* table_script = R"js(
 (() => {
   const live = document.getElementById('live');
   const value = (row, column) => {
@@ -138,7 +138,7 @@ std::string html_page(const std::string& title, const std::string& lead,
            html_escape(s.title) + "</h2>\n" + s.body + "</section>\n";
   }
   out += "</main>\n<div id=\"live\" role=\"status\" aria-live=\"polite\" class=\"skip\"></div>\n";
-  return out + "<script>" + script + "</script>\n</body>\n</html>\n";
+  return out + "<script>" + table_script + "</script>\n</body>\n</html>\n";
 }
 
 }  // namespace kvcast::reports

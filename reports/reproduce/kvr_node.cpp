@@ -7,13 +7,13 @@
 namespace kvcast::reports {
 namespace {
 
-constexpr const char* node = "a100-80gb-kvr-node";
+constexpr const char* node_hardware = "a100-80gb-kvr-node_hardware";
 constexpr search::SendOrder send_order = search::SendOrder::Block;
 
 }  // namespace
 
 KvrNode::KvrNode(const Catalog& catalog)
-    : catalog_(catalog), hardware_(roofline::load_hardware(catalog, node)) {
+    : catalog_(catalog), hardware_(roofline::load_hardware(catalog, node_hardware)) {
   lowering_.attention = lowering_.elementwise = Kernels::Eager;
 }
 

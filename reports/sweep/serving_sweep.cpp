@@ -13,18 +13,18 @@
 namespace kvcast::reports {
 namespace {
 
-constexpr std::string_view result_columns =
+constexpr std::string_view serving_columns =
     "requests,finished,rejected,duration_s,request_throughput,output_token_throughput,"
     "ttft_mean_s,ttft_p50_s,ttft_p90_s,ttft_p99_s,tpot_mean_s,tpot_p50_s,tpot_p99_s,itl_p99_s,"
     "e2e_mean_s,e2e_p50_s,e2e_p99_s,goodput_requests_per_s,slo_attainment,preemptions,"
     "prefix_hit_rate,peak_kv_blocks,kv_blocks,peak_running,steps,devices,error";
 
-struct Place {
+struct ServingPlace {
   std::uint64_t configuration = 0;
   const std::string& scheduler;
   double rate = 0;
 };
-Place place_of(const ServingSweep& s, std::uint64_t point) {
+ServingPlace place_of(const ServingSweep& s, std::uint64_t point) {
   const std::uint64_t rates = s.rates.size();
   const std::uint64_t schedulers = s.schedulers.size();
   return {point / rates / schedulers, s.schedulers[point / rates % schedulers],
@@ -34,7 +34,7 @@ Place place_of(const ServingSweep& s, std::uint64_t point) {
 std::string rate_cell(double rate) { return rate > 0 ? fmt::format("{}", rate) : ""; }
 
 std::string row_of(const ServingSweep& s, std::uint64_t point) {
-  const Place at = place_of(s, point);
+  const ServingPlace at = place_of(s, point);
   std::string row = s.grid.cells(at.configuration);
   std::string scheduler = at.scheduler;
   try {
@@ -56,7 +56,7 @@ std::string row_of(const ServingSweep& s, std::uint64_t point) {
         t.e2e_s.p50, t.e2e_s.p99, t.goodput_requests_per_s, t.slo_attainment, t.counts.preemptions,
         t.prefix_hit_rate(), t.peak_kv_blocks, blocks, t.counts.peak_running, t.steps, devices);
   } catch (const Error& e) {
-    const auto results = std::count(result_columns.begin(), result_columns.end(), ',');
+    const auto results = std::count(serving_columns.begin(), serving_columns.end(), ',');
     row += fmt::format(",{},{},{}{}", csv_cell(scheduler), rate_cell(at.rate),
                        std::string(static_cast<std::size_t>(results), ','), csv_cell(e.what()));
   }
@@ -67,7 +67,7 @@ std::string row_of(const ServingSweep& s, std::uint64_t point) {
 
 SweepResult run_serving_sweep(const ServingSweep& s, const SweepOptions& o) {
   return run_row_sweep(
-      {fmt::format("{},scheduler,rate,{}\n", configuration_columns, result_columns),
+      {fmt::format("{},scheduler,rate,{}\n", configuration_columns, serving_columns),
        fmt::format("{} serving {} {} {}", s.grid.fingerprint(), fmt::join(s.schedulers, ";"),
                    fmt::join(s.rates, ","), s.workload),
        s.num_points(), [&](std::uint64_t point) { return row_of(s, point); }},
@@ -81,7 +81,7 @@ Plot serving_sweep_plot(const ServingSweep& s, const std::filesystem::path& csv)
   plot.x = {.label = "requests a second", .column = "rate", .scale = Scale::Log10};
   plot.y = {.label = "mean TTFT (s)", .column = "ttft_mean_s", .scale = Scale::Log10};
   for (std::uint64_t point = 0; point < table.size(); ++point) {
-    const Place at = place_of(s, point);
+    const ServingPlace at = place_of(s, point);
     const CsvRow row = table[point];
     if (row.text("ttft_mean_s").empty() || at.rate == 0) continue;
     std::string label = s.grid.label(at.configuration);

@@ -18,12 +18,12 @@ namespace {
 
 using roofline::TrainingForecaster;
 
-constexpr std::string_view result_columns =
+constexpr std::string_view training_columns =
     "recompute,zero,micro_batches,batch,seq_len,step_s,tokens_per_s,forward_s,backward_s,update_s,"
     "communication_s,model_flops,hardware_flops,mfu,hfu,weight_bytes,gradient_bytes,"
     "optimizer_bytes,saved_activation_bytes,activation_bytes,peak_memory_bytes,fits,error";
 
-struct Place {
+struct TrainingPlace {
   std::uint64_t configuration = 0;
   Recompute recompute = Recompute::None;
   roofline::ShardedStates zero = roofline::ShardedStates::None;
@@ -31,8 +31,8 @@ struct Place {
   std::uint64_t size = 0;
   std::uint64_t forecaster = 0;  ///< points of one number share a forecaster
 };
-Place place_of(const TrainingSweep& s, std::uint64_t point) {
-  Place at;
+TrainingPlace place_of(const TrainingSweep& s, std::uint64_t point) {
+  TrainingPlace at;
   at.size = point % s.grid.num_sizes();
   std::uint64_t rest = point / s.grid.num_sizes();
   at.micro_batches = s.micro_batches[rest % s.micro_batches.size()];
@@ -51,7 +51,7 @@ class Forecasters {
   explicit Forecasters(const TrainingSweep& sweep) : sweep_(sweep) {}
 
   /// Throws Error.
-  std::shared_ptr<const TrainingForecaster> of(const Place& at) {
+  std::shared_ptr<const TrainingForecaster> of(const TrainingPlace& at) {
     const std::lock_guard lock(mutex_);
     if (number_ != at.forecaster) {
       number_ = at.forecaster;
@@ -82,7 +82,7 @@ class Forecasters {
 };
 
 std::string row_of(const TrainingSweep& s, Forecasters& forecasters, std::uint64_t point) {
-  const Place at = place_of(s, point);
+  const TrainingPlace at = place_of(s, point);
   roofline::DesignPoint size;
   s.grid.sizes(at.size, 0, {&size, 1});
   std::string row =
@@ -97,7 +97,7 @@ std::string row_of(const TrainingSweep& s, Forecasters& forecasters, std::uint64
                        f.gradient_bytes, f.optimizer_bytes, f.saved_activation_bytes,
                        f.activation_bytes, f.peak_memory_bytes, f.fits);
   } catch (const Error& e) {
-    const std::string_view results = result_columns.substr(result_columns.find(",step_s"));
+    const std::string_view results = training_columns.substr(training_columns.find(",step_s"));
     row += std::string(static_cast<std::size_t>(std::count(results.begin(), results.end(), ',')),
                        ',') +
            csv_cell(e.what());
@@ -116,7 +116,7 @@ SweepResult run_training_sweep(const TrainingSweep& s, const SweepOptions& optio
                              s.options.gradients ? name(*s.options.gradients) : "");
   Forecasters forecasters(s);
   return run_row_sweep(
-      {fmt::format("{},{}\n", configuration_columns, result_columns), fingerprint, s.num_points(),
+      {fmt::format("{},{}\n", configuration_columns, training_columns), fingerprint, s.num_points(),
        [&](std::uint64_t point) { return row_of(s, forecasters, point); }},
       options);
 }
@@ -128,7 +128,7 @@ Plot training_sweep_plot(const TrainingSweep& s, const std::filesystem::path& cs
   plot.x = {.label = "tokens of a sequence", .column = "seq_len", .scale = Scale::Log2};
   plot.y = {.label = "tokens a second", .column = "tokens_per_s"};
   for (std::uint64_t point = 0; point < table.size(); ++point) {
-    const Place at = place_of(s, point);
+    const TrainingPlace at = place_of(s, point);
     const CsvRow row = table[point];
     if (row.text("tokens_per_s").empty()) continue;
     std::string label = s.grid.label(at.configuration);

@@ -22,11 +22,11 @@ constexpr std::uint64_t most_users = std::uint64_t{1} << 31;
 constexpr double least_burstiness = 0.01;
 constexpr double most_burstiness = 1e6;
 
-constexpr Words<ArrivalKind, 5> words{{{ArrivalKind::Poisson, "poisson"},
-                                       {ArrivalKind::Gamma, "gamma"},
-                                       {ArrivalKind::Uniform, "uniform"},
-                                       {ArrivalKind::Burst, "burst"},
-                                       {ArrivalKind::Closed, "closed"}}};
+constexpr Words<ArrivalKind, 5> arrival_words{{{ArrivalKind::Poisson, "poisson"},
+                                               {ArrivalKind::Gamma, "gamma"},
+                                               {ArrivalKind::Uniform, "uniform"},
+                                               {ArrivalKind::Burst, "burst"},
+                                               {ArrivalKind::Closed, "closed"}}};
 
 /// A source's requests with the times of a clock.
 class Rescheduled : public RequestSource {
@@ -51,7 +51,7 @@ class Rescheduled : public RequestSource {
 Arrivals parse_arrivals(std::string_view text, const std::string& place) {
   const OptionText options(text, place);
   Arrivals arrivals;
-  arrivals.kind = options.kind("arrivals", words);
+  arrivals.kind = options.kind("arrivals", arrival_words);
   const bool random = arrivals.kind == ArrivalKind::Poisson || arrivals.kind == ArrivalKind::Gamma;
   if (random || arrivals.kind == ArrivalKind::Uniform) {
     arrivals.rate = options.number("rate", least_rate, most_rate);
@@ -69,7 +69,7 @@ Arrivals parse_arrivals(std::string_view text, const std::string& place) {
 }
 
 std::string to_string(const Arrivals& a) {
-  std::string text(word_for(a.kind, words));
+  std::string text(word_for(a.kind, arrival_words));
   switch (a.kind) {
     case ArrivalKind::Poisson:
     case ArrivalKind::Uniform: text += fmt::format(":rate={}", a.rate); break;

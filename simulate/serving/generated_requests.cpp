@@ -27,11 +27,11 @@ constexpr double most_sigma = 100;
 constexpr std::uint64_t most_groups = std::uint64_t{1} << 31;
 constexpr auto most_tokens = static_cast<double>(max_request_tokens);
 
-constexpr Words<LengthKind, 5> words{{{LengthKind::Fixed, "fixed"},
-                                      {LengthKind::Uniform, "uniform"},
-                                      {LengthKind::Normal, "normal"},
-                                      {LengthKind::LogNormal, "lognormal"},
-                                      {LengthKind::Empirical, "empirical"}}};
+constexpr Words<LengthKind, 5> length_words{{{LengthKind::Fixed, "fixed"},
+                                             {LengthKind::Uniform, "uniform"},
+                                             {LengthKind::Normal, "normal"},
+                                             {LengthKind::LogNormal, "lognormal"},
+                                             {LengthKind::Empirical, "empirical"}}};
 
 std::uint64_t parse_length(std::string_view text, const std::string& place) {
   const std::uint64_t tokens = parse_token_count(text, place);
@@ -219,7 +219,7 @@ Lengths parse_lengths(std::string_view text, const std::string& place) {
     lengths.low = lengths.high = parse_length(text, place);
     return lengths;
   }
-  lengths.kind = OptionText(text.substr(0, colon), place).kind("lengths", words);
+  lengths.kind = OptionText(text.substr(0, colon), place).kind("lengths", length_words);
   const std::string_view rest =
       colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
   switch (lengths.kind) {
@@ -236,7 +236,7 @@ Lengths parse_lengths(std::string_view text, const std::string& place) {
 }
 
 std::string to_string(const Lengths& l) {
-  std::string text(word_for(l.kind, words));
+  std::string text(word_for(l.kind, length_words));
   switch (l.kind) {
     case LengthKind::Fixed: return fmt::format("{}:{}", text, l.low);
     case LengthKind::Uniform: return fmt::format("{}:{},{}", text, l.low, l.high);

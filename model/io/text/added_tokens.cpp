@@ -9,7 +9,7 @@
 namespace kvcast::text {
 namespace {
 
-constexpr std::size_t max_pattern_bytes = 1024;
+constexpr std::size_t max_added_token_bytes = 1024;
 
 std::uint64_t edge(std::uint32_t node, char byte) {
   return (static_cast<std::uint64_t>(node) << 8) | static_cast<unsigned char>(byte);
@@ -37,9 +37,9 @@ AddedTokenFinder::AddedTokenFinder(std::vector<const AddedToken*> tokens,
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     const std::string& pattern = patterns[i];
     if (pattern.empty()) continue;
-    if (pattern.size() > max_pattern_bytes) {
+    if (pattern.size() > max_added_token_bytes) {
       throw Error(place, "a token of " + std::to_string(pattern.size()) + " bytes",
-                  "at most " + std::to_string(max_pattern_bytes));
+                  "at most " + std::to_string(max_added_token_bytes));
     }
     starts_[static_cast<unsigned char>(pattern.front())] = true;
     std::uint32_t node = 0;

@@ -10,7 +10,7 @@
 namespace kvcast::text {
 namespace {
 
-constexpr std::size_t num_bytes = 256;
+constexpr std::size_t num_byte_tokens = 256;
 
 /// The metadata tokenizer.ggml.*, with `tokens` and what must fit them.
 class Metadata {
@@ -146,7 +146,7 @@ TokenizerParts sentencepiece_parts(const Metadata& metadata) {
     pieces[*unknown].type = PieceType::Unknown;
   }
   return sentencepiece_tokenizer(
-      serialize_sentencepiece_bpe(pieces, bytes == num_bytes,
+      serialize_sentencepiece_bpe(pieces, bytes == num_byte_tokens,
                                   metadata.flag_or("add_space_prefix", true)),
       metadata.path());
 }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t spare_ids = 65536;
 
-std::string quoted(std::string_view token) {
+std::string in_quotes(std::string_view token) {
   constexpr std::size_t shown = 40;
   return "'" + std::string(token.substr(0, shown)) + (token.size() > shown ? "...'" : "'");
 }
@@ -24,20 +24,21 @@ Vocabulary::Vocabulary(std::size_t expected_tokens, std::string place)
 
 void Vocabulary::add(std::string_view token, std::uint64_t id) {
   if (id >= id_limit_) {
-    throw Error(place_, "id " + std::to_string(id) + " for " + quoted(token),
+    throw Error(place_, "id " + std::to_string(id) + " for " + in_quotes(token),
                 "ids below " + std::to_string(id_limit_) + " for a vocabulary of this size");
   }
   const auto [entry, is_new] = ids_.try_emplace(std::string(token), static_cast<TokenId>(id));
   if (entry->second != id) {
     throw Error(place_,
                 "ids " + std::to_string(entry->second) + " and " + std::to_string(id) + " for " +
-                    quoted(token),
+                    in_quotes(token),
                 "one id for each token");
   }
   if (id >= tokens_.size()) tokens_.resize(id + 1);
   const std::string*& slot = tokens_[id];
   if (slot != nullptr && *slot != token) {
-    throw Error(place_, quoted(*slot) + " and " + quoted(token) + " for id " + std::to_string(id),
+    throw Error(place_,
+                in_quotes(*slot) + " and " + in_quotes(token) + " for id " + std::to_string(id),
                 "one token for each id");
   }
   slot = &entry->first;
