@@ -255,7 +255,7 @@ roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) 
                 fmt::format("products of {} rows{}, in turn with fp32's{}",
                             fmt::join(rows_of_reads, ", "), int8 ? " in int8" : "", alone));
     if (reads.rows == rows_of_reads[0]) of_type = factor;
-    of_type.by_length.push_back({reads.rows, factor.value});
+    add_share(of_type.by_length, reads.rows, factor.value);
   }
   hw.overlap = here(1 - r.product.exposed, "products of 8, 16 and 32 rows");
   if (c.ranks > 1) {
@@ -289,6 +289,14 @@ nlohmann::ordered_json statistics(const Measurement& m) {
 }
 
 }  // namespace
+
+void add_share(std::vector<roofline::FactorAt>& shares, std::uint64_t rows, double share) {
+  if (!shares.empty()) {
+    const double more = static_cast<double>(rows) / static_cast<double>(shares.back().length);
+    share = std::min(share, 0.99 * shares.back().value * more);  // 1 %: beyond a file's digits
+  }
+  shares.push_back({rows, share});
+}
 
 double Measurement::median() const { return kvcast::median(rounds); }
 double Measurement::low() const { return *std::min_element(rounds.begin(), rounds.end()); }

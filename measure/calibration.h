@@ -73,6 +73,10 @@ inline constexpr double settled = 0.2;
 /// Throws Error when the machine has less memory than the probe model needs.
 Calibration calibrate(const CalibrationOptions& options);
 
+/// Adds a measured share of a bandwidth for more rows than those before. More rows never take less
+/// time, which hardware files must say too: where noise has it otherwise, they take hardly more.
+void add_share(std::vector<roofline::FactorAt>& shares, std::uint64_t rows, double share);
+
 /// A hardware file, as read_hardware reads it, with the measurements under `calibration`.
 std::string to_json(const Calibration& calibration, const std::string& name);
 

@@ -7,7 +7,7 @@
 namespace kvcast::reports {
 namespace {
 
-constexpr const char* node_hardware = "a100-80gb-kvr-node_hardware";
+constexpr const char* node_hardware = "a100-80gb-kvr-node";
 constexpr search::SendOrder send_order = search::SendOrder::Block;
 
 }  // namespace

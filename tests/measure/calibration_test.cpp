@@ -98,6 +98,18 @@ TEST_CASE("calibration: unrest is how far the medians of the two halves are apar
   CHECK(c.noisiest().name == "b");
 }
 
+TEST_CASE("calibration: more rows never take less time, whatever the noise") {
+  std::vector<roofline::FactorAt> shares;
+  add_share(shares, 1, 0.04);
+  add_share(shares, 2, 0.0743);
+  add_share(shares, 4, 0.1505);  // 4 / 0.1505 < 2 / 0.0743
+  add_share(shares, 8, 0.2);
+  CHECK(shares[1].value == 0.0743);
+  CHECK(shares[2].value < 0.1486);
+  CHECK(shares[2].value > 0.147);
+  CHECK(shares[3].value == 0.2);
+}
+
 TEST_CASE("calibration: ranks in lockstep are as fast as the slowest of each step") {
   // Means 1.5, 0.75 and 5 seconds; all wait for 2, 1 and 7.
   CHECK(lockstep({{2, 1, 3}, {1, 0.5, 7}}) == near((1.5 + 0.75 + 5) / (2 + 1 + 7)));
