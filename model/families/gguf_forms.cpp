@@ -188,9 +188,9 @@ void complete_ernie4_5_moe(const GgufReader& r, json& c) {
   r.pass_over("expert_shared_feed_forward_length");  // the converter's guess
   c["moe_layer_start_index"] = r.whole_or("leading_dense_block_count", 0);
   c["moe_layer_interval"] = r.whole("interleave_moe_layer_step");
-  for (std::uint64_t i = 0; i < r.num_hidden_layers(); ++i) {
-    const std::string router = "blk." + std::to_string(i) + ".ffn_gate_inp.weight";
-    if (r.has_tensor(router)) c["moe_layer_end_index"] = i;
+  const std::vector<bool> sparse = r.layers_with("ffn_gate_inp.weight");
+  for (std::size_t i = 0; i < sparse.size(); ++i) {
+    if (sparse[i]) c["moe_layer_end_index"] = i;
   }
 }
 
@@ -221,11 +221,11 @@ void complete_qwen3_moe(const GgufReader& r, json& c) {
   if (r.has("expert_feed_forward_length")) {
     c["moe_intermediate_size"] = r.whole("expert_feed_forward_length");
   }
-  json dense = json::array();
-  for (std::uint64_t i = 0; i < r.num_hidden_layers(); ++i) {
-    if (r.has_tensor("blk." + std::to_string(i) + ".ffn_gate.weight")) dense.push_back(i);
+  const std::vector<bool> dense = r.layers_with("ffn_gate.weight");
+  c["mlp_only_layers"] = json::array();
+  for (std::size_t i = 0; i < dense.size(); ++i) {
+    if (dense[i]) c["mlp_only_layers"].push_back(i);
   }
-  c["mlp_only_layers"] = dense;
 }
 
 void complete_olmoe(const GgufReader& r, json& c) {

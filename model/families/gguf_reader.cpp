@@ -103,6 +103,22 @@ bool GgufReader::has_in_layers(std::string_view name) const {
                      [&](const StoredTensor& t) { return is_it(t.name); });
 }
 
+std::vector<bool> GgufReader::layers_with(std::string_view name) const {
+  std::vector<bool> found;
+  for (std::uint64_t i = 0; i < num_hidden_layers(); ++i) {
+    found.push_back(has_tensor("blk." + std::to_string(i) + "." + std::string(name)));
+  }
+  return found;
+}
+
+std::vector<bool> GgufReader::attending_layers() const {
+  std::vector<bool> attends;
+  for (const std::uint64_t heads : by_layer("attention.head_count_kv", 0)) {
+    attends.push_back(heads > 0);
+  }
+  return attends;
+}
+
 std::vector<bool> GgufReader::windowed_layers(std::uint64_t usual) const {
   constexpr const char* k = "attention.sliding_window_pattern";
   const std::uint64_t layers = num_hidden_layers();

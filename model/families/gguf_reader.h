@@ -58,6 +58,10 @@ class GgufReader {
   std::vector<bool> windowed_layers(std::uint64_t usual) const;
   /// Whether a layer has a tensor of this name, such as "attn_q.bias".
   bool has_in_layers(std::string_view name) const;
+  /// Which of the model's layers have it.
+  std::vector<bool> layers_with(std::string_view name) const;
+  /// Which layers have key-value heads.
+  std::vector<bool> attending_layers() const;
   /// Of queries, keys and values.
   bool has_projection_bias() const {
     return has_in_layers("attn_q.bias") || has_in_layers("attn_qkv.bias");

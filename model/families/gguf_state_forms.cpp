@@ -30,6 +30,17 @@ StateSizes read_states(const GgufReader& r) {
   return s;
 }
 
+/// The mixer's width over the model's.
+std::uint64_t mamba_expand(const GgufReader& r) {
+  const std::uint64_t inner = r.whole("ssm.inner_size");
+  const std::uint64_t hidden = r.whole("embedding_length");
+  if (hidden == 0 || inner % hidden != 0) {
+    r.metadata().fail(r.key("ssm.inner_size"), std::to_string(inner),
+                      "a multiple of the embedding's length");
+  }
+  return inner / hidden;
+}
+
 json types_of(const std::vector<bool>& recurrent) {
   json types = json::array();
   for (const bool state : recurrent) {
@@ -60,19 +71,12 @@ void complete_granitehybrid(const GgufReader& r, json& c) {
   if (r.has("ssm.inner_size")) {
     const StateSizes s = read_states(r);
     add_mamba(r, c, s);
-    const std::uint64_t hidden = r.whole("embedding_length");
-    if (hidden == 0 || s.inner % hidden != 0) {
-      r.metadata().fail(r.key("ssm.inner_size"), std::to_string(s.inner),
-                        "a multiple of the embedding's length");
-    }
-    c["mamba_expand"] = s.inner / hidden;
+    c["mamba_expand"] = mamba_expand(r);
   } else {
     c["mamba_n_heads"] = 1;  // of no layer
   }
-  std::vector<bool> recurrent;
-  for (const std::uint64_t heads : r.by_layer("attention.head_count_kv", 0)) {
-    recurrent.push_back(heads == 0);
-  }
+  std::vector<bool> recurrent = r.attending_layers();
+  recurrent.flip();
   c["layer_types"] = types_of(recurrent);
   c["position_embedding_type"] = r.flag_or("rope.scaling.finetuned", true) ? "rope" : "nope";
   const bool experts = r.whole_or("expert_count", 0) > 0;
@@ -145,35 +149,22 @@ void add_period(const GgufReader& r, const std::string& kind, const std::vector<
 
 /// Layers without key-value heads have a mixer.
 void complete_jamba(const GgufReader& r, json& c) {
-  const std::uint64_t inner = r.whole("ssm.inner_size");
-  const std::uint64_t hidden = r.whole("embedding_length");
-  if (hidden == 0 || inner % hidden != 0) {
-    r.metadata().fail(r.key("ssm.inner_size"), std::to_string(inner),
-                      "a multiple of the embedding's length");
-  }
-  c["mamba_expand"] = inner / hidden;
+  c["mamba_expand"] = mamba_expand(r);
   c["mamba_d_state"] = r.whole("ssm.state_size");
   c["mamba_d_conv"] = r.whole("ssm.conv_kernel");
   c["mamba_dt_rank"] = r.whole("ssm.time_step_rank");
   c["mamba_conv_bias"] = r.has_in_layers("ssm_conv1d.bias");
   c["mamba_proj_bias"] = r.has_in_layers("ssm_in.bias");
-  std::vector<bool> attends;
-  std::vector<bool> sparse;
-  for (const std::uint64_t heads : r.by_layer("attention.head_count_kv", 0)) {
-    const std::string layer = "blk." + std::to_string(attends.size());
-    attends.push_back(heads > 0);
-    sparse.push_back(r.has_tensor(layer + ".ffn_gate_inp.weight"));
-  }
-  add_period(r, "attn", attends, c);
-  add_period(r, "expert", sparse, c);
+  add_period(r, "attn", r.attending_layers(), c);
+  add_period(r, "expert", r.layers_with("ffn_gate_inp.weight"), c);
   if (r.whole_or("expert_count", 0) == 0) c["num_experts"] = 1;  // an MLP
 }
 
 /// Layers without key-value heads have a convolution.
 void complete_lfm2(const GgufReader& r, json& c) {
   json types = json::array();
-  for (const std::uint64_t heads : r.by_layer("attention.head_count_kv", 0)) {
-    types.push_back(heads > 0 ? "full_attention" : "conv");
+  for (const bool attends : r.attending_layers()) {
+    types.push_back(attends ? "full_attention" : "conv");
   }
   c["layer_types"] = types;
   c["conv_L_cache"] = r.whole("shortconv.l_cache");
