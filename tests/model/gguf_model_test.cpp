@@ -81,6 +81,7 @@ TEST_CASE("gguf_model: rope_freqs divides the frequencies") {
   const auto& after = scaled.decoder.layers[0].rope->inverse_frequencies;
   CHECK(after == std::vector<double>{before[0], before[1] / 8});
   CHECK(scaled.decoder.layers[0].rope->gain == 1);
+  CHECK(scaled.unknown_keys.empty());
 
   GgufWriter wrong = llama_file();
   wrong.tensor("rope_freqs.weight", {3}, ggml_id::f32, raw_list<float>({1, 8, 8}));
