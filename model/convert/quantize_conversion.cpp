@@ -249,7 +249,7 @@ double write_numbers(const StoredTensor& t, DType type, const Take& take) {
     error += squared_error(type, numbers, blocks);
     take(std::span<const float>(numbers), as_text(blocks));
   }
-  t.file->forget(t.bytes);
+  t.file->forget();
   return error;
 }
 

@@ -161,8 +161,9 @@ Matrix::Matrix(std::size_t out, std::size_t in, DType dtype, const FillStored& f
   const std::size_t lanes = strip_lanes();
   pack_groups([&](std::size_t first, std::size_t count, float* target) {
     static thread_local std::vector<std::byte> rows;
-    rows.assign(group * row, std::byte{0});
+    rows.resize(group * row);
     fill(first, count, {rows.data(), count * row});
+    std::fill(rows.begin() + static_cast<std::ptrdiff_t>(count * row), rows.end(), std::byte{0});
     for (std::size_t o = 0; o < group; o += lanes) {
       pack_strip(dtype, in, rows.data() + o * row, lanes, row,
                  reinterpret_cast<std::uint32_t*>(target) + o / lanes * strip_words(dtype, in));

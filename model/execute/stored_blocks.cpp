@@ -754,15 +754,15 @@ void pack_strip(DType dtype, std::size_t in, const std::byte* rows, std::size_t 
       reinterpret_cast<std::uint16_t*>(strip + layout.blocks * layout.words * lanes);
   std::fill_n(strip, strip_words(dtype, in), 0u);
   for (std::size_t b = 0; b < layout.blocks; ++b) {
+    // What a cut last block has of the words.
+    const std::size_t there = std::min(bytes, row_bytes - b * bytes) - words_at;
+    const std::size_t whole = std::min(layout.words, there / 4);
     for (std::size_t r = 0; r < count; ++r) {
       const std::byte* const block = rows + r * row_bytes + b * bytes;
-      const std::size_t there = std::min(bytes, row_bytes - b * bytes);
       std::uint32_t* const to = strip + b * layout.words * lanes + r;
-      for (std::size_t w = 0; w < layout.words; ++w) {
-        const std::size_t at = words_at + 4 * w;
-        if (at >= there) break;
-        std::memcpy(to + w * lanes, block + at, std::min<std::size_t>(4, there - at));
-      }
+      const std::byte* const words = block + words_at;
+      for (std::size_t w = 0; w < whole; ++w) std::memcpy(to + w * lanes, words + 4 * w, 4);
+      if (whole < layout.words) std::memcpy(to + whole * lanes, words + 4 * whole, there % 4);
       if (layout.rest > 0) std::memcpy(halves + b * lanes + r, block + rest_at, layout.rest);
     }
   }

@@ -140,6 +140,7 @@ WeightStore::WeightStore(const std::vector<ModelWeights>& models,
   for (const auto& [name, use] : uses) {
     load(weights_[name], reader_of(models, *use.info), use, form);
   }
+  for (const ModelWeights& model : models) model.checkpoint->expect_look_ups();
 }
 
 void WeightStore::load(Weight& weight, const WeightReader& source, const WeightUse& use,

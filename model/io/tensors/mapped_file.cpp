@@ -68,17 +68,13 @@ std::shared_ptr<const MappedFile> MappedFile::from_bytes(std::string name,
   return std::shared_ptr<const MappedFile>(new MappedFile(std::move(name), std::move(bytes)));
 }
 
-void MappedFile::forget(std::span<const std::byte> part) const {
-  if (!mapped_ || part.empty()) return;
-  KVCAST_ASSERT(part.data() >= bytes_.data() &&
-                part.data() + part.size() <= bytes_.data() + bytes_.size());
-  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = static_cast<std::size_t>(part.data() - bytes_.data());
-  const std::size_t first = (begin + page - 1) / page * page;  // a mapping starts on a page
-  const std::size_t last = (begin + part.size()) / page * page;
-  if (first >= last) return;
+void MappedFile::advise(int advice) const {
   // Only advice: when it fails, the pages stay.
-  ::madvise(const_cast<std::byte*>(bytes_.data()) + first, last - first, MADV_DONTNEED);
+  if (mapped_) ::madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), advice);
 }
+
+void MappedFile::forget() const { advise(MADV_DONTNEED); }
+
+void MappedFile::expect_look_ups() const { advise(MADV_RANDOM); }
 
 }  // namespace kvcast

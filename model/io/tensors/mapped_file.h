@@ -26,13 +26,16 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
-  /// Drops the whole pages inside `part` of bytes() from memory, once they have been converted.
-  /// Using them again reads the file again.
-  void forget(std::span<const std::byte> part) const;
+  /// Drops its pages from memory, once they have been converted. Using them again reads the file
+  /// again.
+  void forget() const;
+  /// From here on few bytes are read here and there: their pages come without neighbours.
+  void expect_look_ups() const;
 
  private:
   MappedFile(std::string path, std::vector<std::byte> owned);
   MappedFile(std::string path, std::span<const std::byte> mapped);
+  void advise(int advice) const;
 
   std::string path_;
   std::vector<std::byte> owned_;

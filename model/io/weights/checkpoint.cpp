@@ -285,7 +285,7 @@ void WeightReader::read_stored(std::size_t first, std::size_t rows,
 
 void WeightReader::forget() const {
   for (const StoredTensor& t : tensors_) {
-    if (t.file) t.file->forget(t.bytes);  // of packed weights their codes, nearly all
+    if (t.file) t.file->forget();
   }
 }
 
@@ -369,8 +369,17 @@ WeightSource Checkpoint::source_of(const std::string& weight) const {
     }
   }
   if (!gguf_) return huggingface_weight(stored, name);
-  return gguf_weight(stored, name,
-                     [this](std::string_view tensor) { return tensors_.contains(tensor); });
+  return gguf_weight(stored, name, has_tensor());
+}
+
+void Checkpoint::expect_look_ups() const {
+  for (const auto& [name, tensor] : tensors_) {
+    if (tensor.file) tensor.file->expect_look_ups();
+  }
+}
+
+HasTensor Checkpoint::has_tensor() const {
+  return [this](std::string_view tensor) { return tensors_.contains(tensor); };
 }
 
 WeightReader Checkpoint::reader(const TensorInfo& weight) const {
@@ -399,8 +408,8 @@ std::vector<const StoredTensor*> Checkpoint::find(const WeightSource& source) co
 
 bool Checkpoint::holds(const std::string& weight) const {
   if (seed_ || tensor_prefix_) return false;
-  const bool known = gguf_ ? (*gguf_weight_types(*gguf_, architecture_).in_file)(weight).has_value()
-                           : may_hold(architecture_, weight);
+  const bool known =
+      gguf_ ? gguf_may_hold(architecture_, weight, has_tensor()) : may_hold(architecture_, weight);
   return known && !find(source_of(weight)).empty();
 }
 

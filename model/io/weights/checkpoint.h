@@ -42,7 +42,7 @@ class WeightReader {
   /// Rows as the file holds them, of a weight with a stored_dtype(). Thread-safe. Throws Error as
   /// read_rows does.
   void read_stored(std::size_t first, std::size_t rows, std::span<std::byte> out) const;
-  /// Lets go of the file's pages in memory; nothing to do for random numbers.
+  /// Lets go of the files' pages in memory; nothing to do for random numbers.
   void forget() const;
 
   const StoredTensor& tensor() const { return tensors_.front(); }
@@ -116,12 +116,15 @@ class Checkpoint {
   WeightReader reader(const std::string& weight) const;
   /// The same, or random numbers in the weight's shape; of a part those of the whole weight.
   WeightReader reader(const TensorInfo& weight) const;
+  /// From here on only some rows are read.
+  void expect_look_ups() const;
 
  private:
   Checkpoint() = default;
   void take(std::vector<StoredTensor> stored);
   void untie_own_head();
   WeightSource source_of(const std::string& weight) const;
+  HasTensor has_tensor() const;
   /// The tensors of the first name that the file has; empty when absent.
   std::vector<const StoredTensor*> find(const WeightSource& source) const;
 

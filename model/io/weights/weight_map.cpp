@@ -215,6 +215,12 @@ bool is_stacked(const Architecture& a, const WeightName& name) {
   return of_heads && a.decoder.query_key_norm == QueryKeyNorm::LayerHeads;
 }
 
+/// Whether the weight is of a layer that the model lacks: a helper's, with more of them.
+bool is_beyond(const Architecture& a, const WeightName& weight) {
+  const Stack& stack = weight.stack == "encoder." ? a.encoder : a.decoder;
+  return weight.layer && *weight.layer >= stack.layers.size();
+}
+
 /// Whether files with these names can have the weight; methods read others.
 bool has_name(const CheckpointNames& names, const WeightName& weight) {
   const TensorNames& parts = weight.layer ? names.in_layer : names.outside;
@@ -303,43 +309,45 @@ TensorNames fused_or_not(const GgufForm& form, const std::string& layer, const H
 /// The names of llama.cpp's files.
 CheckpointNames gguf_names(const Family& family, const Architecture& a, const WeightName& weight,
                            const HasTensor& has) {
+  static const CheckpointNames common{
+      .prefixes = {""},
+      .layer = "blk.",
+      .in_layer = {{"attention_norm", "attn_norm"},
+                   {"mlp_norm", "ffn_norm"},
+                   {"post_attention_norm", "post_attention_norm"},
+                   {"post_mlp_norm", "post_ffw_norm"},
+                   {"query_norm", "attn_q_norm"},
+                   {"key_norm", "attn_k_norm"},
+                   {"sinks", "attn_sinks"},
+                   {"query_latent", "attn_q_a"},
+                   {"query_latent_norm", "attn_q_a_norm"},
+                   {"query_heads", "attn_q"},
+                   {"kv_latents", "attn_kv_a_mqa"},
+                   {"kv_latent_norm", "attn_kv_a_norm"},
+                   {"attention_output", "attn_output"},
+                   {"down", "ffn_down"},
+                   {"router", "ffn_gate_inp"},
+                   {"router.correction", "exp_probs_b.bias"},
+                   {"shared_expert.gate", "ffn_gate_shexp"},
+                   {"shared_expert.up", "ffn_up_shexp"},
+                   {"shared_expert.down", "ffn_down_shexp"},
+                   {"shared_expert.router", "ffn_gate_inp_shexp"},
+                   {"state.conv", "ssm_conv1d"},
+                   {"state.time_step_bias.weight", "ssm_dt.bias"},
+                   {"state.decay.weight", "ssm_a"},
+                   {"state.skip.weight", "ssm_d"},
+                   {"state.norm", "ssm_norm"},
+                   {"state.output", "ssm_out"}},
+      .outside = {{"embedding", "token_embd"},
+                  {"positions", "position_embd"},
+                  {"final_norm", "output_norm"},
+                  {"head", "output"},
+                  {"layer_inputs", "per_layer_token_embd"},
+                  {"layer_inputs_projection", "per_layer_model_proj"},
+                  {"layer_inputs_norm", "per_layer_proj_norm"}}};
   const GgufForm& form = family.gguf;
-  CheckpointNames names{.prefixes = {""},
-                        .layer = "blk.",
-                        .in_layer = {{"attention_norm", "attn_norm"},
-                                     {"mlp_norm", "ffn_norm"},
-                                     {"post_attention_norm", "post_attention_norm"},
-                                     {"post_mlp_norm", "post_ffw_norm"},
-                                     {"query_norm", "attn_q_norm"},
-                                     {"key_norm", "attn_k_norm"},
-                                     {"sinks", "attn_sinks"},
-                                     {"query_latent", "attn_q_a"},
-                                     {"query_latent_norm", "attn_q_a_norm"},
-                                     {"query_heads", "attn_q"},
-                                     {"kv_latents", "attn_kv_a_mqa"},
-                                     {"kv_latent_norm", "attn_kv_a_norm"},
-                                     {"attention_output", "attn_output"},
-                                     {"down", "ffn_down"},
-                                     {"router", "ffn_gate_inp"},
-                                     {"router.correction", "exp_probs_b.bias"},
-                                     {"shared_expert.gate", "ffn_gate_shexp"},
-                                     {"shared_expert.up", "ffn_up_shexp"},
-                                     {"shared_expert.down", "ffn_down_shexp"},
-                                     {"shared_expert.router", "ffn_gate_inp_shexp"},
-                                     {"state.conv", "ssm_conv1d"},
-                                     {"state.time_step_bias.weight", "ssm_dt.bias"},
-                                     {"state.decay.weight", "ssm_a"},
-                                     {"state.skip.weight", "ssm_d"},
-                                     {"state.norm", "ssm_norm"},
-                                     {"state.output", "ssm_out"}},
-                        .outside = {{"embedding", "token_embd"},
-                                    {"positions", "position_embd"},
-                                    {"final_norm", "output_norm"},
-                                    {"head", "output"},
-                                    {"layer_inputs", "per_layer_token_embd"},
-                                    {"layer_inputs_projection", "per_layer_model_proj"},
-                                    {"layer_inputs_norm", "per_layer_proj_norm"}},
-                        .row_correction = family.names.row_correction};
+  CheckpointNames names = common;
+  names.row_correction = family.names.row_correction;
   if (!weight.stack.empty()) names.prefixes = {weight.stack == "encoder." ? "enc." : "dec."};
   if (!weight.layer) {
     names.outside = with(names.outside, form.names);
@@ -358,7 +366,7 @@ CheckpointNames gguf_names(const Family& family, const Architecture& a, const We
     names.in_layer["attention_norm"] = "attn_norm_2";
     names.in_layer["mlp_norm"] = "attn_norm";
   }
-  names.in_layer = with(names.in_layer, form.names);
+  names.in_layer = with(std::move(names.in_layer), form.names);
   if (names.in_layer.contains("query_gates")) names.in_layer.erase("query");
   for (const FusedStates& fused : family.names.fused_states) {
     if (names.in_layer.contains(fused.tensor)) names.fused_states.push_back(fused);
@@ -519,12 +527,17 @@ WeightSource huggingface_weight(const Architecture& a, const std::string& name) 
 bool may_hold(const Architecture& a, const std::string& name) {
   if (!a.converted_for.empty()) return true;
   const WeightName parsed = parse_weight_name(name);
-  const Stack& stack = parsed.stack == "encoder." ? a.encoder : a.decoder;
-  if (parsed.layer && *parsed.layer >= stack.layers.size()) return false;
+  if (is_beyond(a, parsed)) return false;
   const Family* const family = find_family(a.model_type);
   CheckpointNames names = (family != nullptr ? *family : all_families().front()).names;
   if (family != nullptr && family->rename != nullptr) family->rename(a, parsed.stack, names);
   return parsed.part == "head" || parsed.part == "embedding" || has_name(names, parsed);
+}
+
+bool gguf_may_hold(const Architecture& a, const std::string& name, const HasTensor& has) {
+  const WeightName parsed = parse_weight_name(name);
+  if (is_beyond(a, parsed)) return false;
+  return has_name(gguf_names(*find_family(a.model_type), a, parsed, has), parsed);
 }
 
 WeightSource gguf_weight(const Architecture& a, const std::string& name, const HasTensor& has) {
@@ -592,11 +605,7 @@ WeightTypes gguf_weight_types(const GgufFile& file, const Architecture& a) {
       [types = std::move(types), stored = std::move(stored),
        a](const std::string& name) -> std::optional<DType> {
         const HasTensor has = [&](std::string_view tensor) { return stored.contains(tensor); };
-        const WeightName weight = parse_weight_name(name);
-        const Stack& stack = weight.stack == "encoder." ? a.encoder : a.decoder;
-        if (weight.layer && *weight.layer >= stack.layers.size()) return {};  // of a helper
-        const Family& family = *find_family(a.model_type);
-        if (!has_name(gguf_names(family, a, weight, has), weight)) return {};
+        if (!gguf_may_hold(a, name, has)) return {};
         const WeightSource source = gguf_weight(a, name, has);
         for (const std::string& tensor : source.names) {
           const auto found = types.find(source.pieces > 0 ? piece_name(tensor, 0) : tensor);

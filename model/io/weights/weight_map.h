@@ -68,6 +68,9 @@ WeightSource gguf_weight(
     const Architecture& a, const std::string& name,
     const HasTensor& has = [](std::string_view) { return false; });
 
+/// Whether the weight can be in such a file.
+bool gguf_may_hold(const Architecture& a, const std::string& name, const HasTensor& has);
+
 /// The types of the file's own tensors.
 WeightTypes gguf_weight_types(const GgufFile& file, const Architecture& a);
 
