@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -165,6 +166,9 @@ struct StateSpace {
   double query_scale = 1;
   double time_step_scale = 1;
   double output_scale = 1;
+  // Of the time steps of prompts.
+  double min_time_step = 0;
+  double max_time_step = std::numeric_limits<double>::infinity();
   std::uint64_t state_elements() const { return num_heads * key_dim * value_dim; }
   bool operator==(const StateSpace&) const = default;
 };
@@ -247,8 +251,10 @@ struct Stack {
   double gate_scale = 1;       ///< on an MLP's gate, before the activation
   double mlp_scale = 1;        ///< on an MLP's output
   double projection_clip = 0;  ///< queries, keys, values are clamped to ± this; 0: none (OLMo)
-  double position_scale = 0;   ///< ScaleByPosition of queries in layers without rotation; 0: none
+  double position_scale = 0;   ///< ScaleByPosition of queries; 0: none
   double position_floor = 1;
+  double floor_offset = 1;
+  bool scales_rotated = false;  ///< in all layers, not only in those without rotation
   bool causal = true;
   bool cross_attention = false;
   /// MLKV: the number of layers with keys and values; the others read those of the nearest such

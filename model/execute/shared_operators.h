@@ -32,6 +32,7 @@ namespace kvcast::execute {
 
 inline float number_of(float x) { return x; }
 inline float maximum(float a, float b) { return std::max(a, b); }
+inline float minimum(float a, float b) { return std::min(a, b); }
 inline float exponential(float x) { return std::exp(x); }
 
 /// Which element of y goes with element i of x, see Elementwise.
@@ -675,6 +676,13 @@ class StateScanRun {
             [&](std::size_t r) { scan_by_row(r / op_.num_heads, r % op_.num_heads); });
   }
 
+  Number time_step(std::size_t b, std::size_t head, std::size_t h) const {
+    Number step = softplus(x_.value(3, b, head) + x_.value(4, h, 0));
+    if (op_.min_step > 0) step = maximum(step, x_.constant(op_.min_step));
+    if (std::isfinite(op_.max_step)) step = minimum(step, x_.constant(op_.max_step));
+    return step;
+  }
+
   void scan_by_row(std::size_t b, std::size_t h) {
     const std::size_t dims = value_dim_;
     const std::size_t size = key_dim_ * dims;
@@ -686,7 +694,7 @@ class StateScanRun {
     for (std::size_t t = 0; t < tokens_; ++t) {
       const std::size_t key = (t * op_.num_groups + g) * key_dim_;
       const std::size_t head = t * op_.num_heads + h;
-      const Number step = softplus(x_.value(3, b, head) + x_.value(4, h, 0));
+      const Number step = time_step(b, head, h);
       const Number minus_step = -step;
       for (std::size_t p = 0; p < dims; ++p) {
         u[p] = step * x_.value(2, b, head * dims + p);
@@ -774,7 +782,7 @@ class StateScanRun {
       const std::size_t t = first + i;
       const std::size_t key = (t * op_.num_groups + g) * key_dim_;
       const std::size_t value = (t * heads + h) * dims;
-      const Number step = softplus(x_.value(3, b, t * heads + h) + x_.value(4, h, 0));
+      const Number step = time_step(b, t * heads + h, h);
       sum += step * decays_[h];
       sums[i] = sum;
       const Number decay = exponential(-sum);

@@ -121,7 +121,7 @@ void complete_nemotron_h(const GgufReader& r, json& c) {
   c.erase("num_local_experts");
   c["moe_intermediate_size"] = r.whole_or_none("expert_feed_forward_length");
   c["moe_shared_expert_intermediate_size"] = r.whole("expert_shared_feed_forward_length");
-  c["n_shared_experts"] = r.whole_or("expert_shared_count", 1);
+  r.pass_over("expert_shared_count");
   c["norm_topk_prob"] = r.flag_or("expert_weights_norm", false);
   c["routed_scaling_factor"] = r.number_or("expert_weights_scale", 1);
   add_groups(r, c, 1, 1);

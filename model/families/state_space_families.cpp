@@ -11,13 +11,17 @@
 namespace kvcast::families {
 namespace {
 
-/// transformers clamps time steps to these in prompts, but not in single steps.
-void require_unlimited_time_steps(const JsonObject& c) {
+/// [lowest, highest], which may be {"__float__": "Infinity"}.
+void read_time_step_limit(const JsonObject& c, StateSpace& s) {
   if (!c.has("time_step_limit")) return;
   const nlohmann::json& limit = c.at("time_step_limit");
+  const auto is_number = [](const nlohmann::json& l) { return l.is_number() && l >= 0; };
   const nlohmann::json infinity = {{"__float__", "Infinity"}};
-  if (limit == nlohmann::json{0.0, infinity}) return;
-  c.fail("time_step_limit", "[0, Infinity]: limits of time steps are not modelled");
+  const bool fits = limit.is_array() && limit.size() == 2 && is_number(limit[0]) &&
+                    (limit[1] == infinity || (is_number(limit[1]) && limit[1] >= limit[0]));
+  if (!fits) c.fail("time_step_limit", "[lowest, highest], two numbers from 0 on");
+  s.min_time_step = limit[0].get<double>();
+  if (limit[1] != infinity) s.max_time_step = limit[1].get<double>();
 }
 
 /// Throws Error unless `parts` divides `whole`.
@@ -45,7 +49,7 @@ StateSpace read_mamba(const JsonObject& c, std::uint64_t inner, std::uint64_t he
   s.conv_bias = c.flag_or("mamba_conv_bias", true);
   s.projection_bias = s.output_bias = c.flag_or("mamba_proj_bias", false);
   s.norm_groups = s.num_groups;
-  require_unlimited_time_steps(c);
+  read_time_step_limit(c, s);
   return s;
 }
 
@@ -203,8 +207,7 @@ Experts read_nemotron_experts(const JsonObject& c) {
   read_groups(c, e.routing, 1, 1);
   e.router_correction = true;
   e.intermediate_size = c.whole_or("moe_intermediate_size", 7688);
-  e.shared_intermediate_size =
-      c.whole_or("n_shared_experts", 1) * c.whole_or("moe_shared_expert_intermediate_size", 7688);
+  e.shared_intermediate_size = c.whole_or("moe_shared_expert_intermediate_size", 7688);
   if (c.has("moe_latent_size")) c.fail("moe_latent_size", "null: latent experts are not modelled");
   return e;
 }
@@ -224,11 +227,11 @@ void refine_nemotron_h(const JsonObject& c, Architecture& a) {
   mamba.projection_bias = mamba.output_bias = c.flag_or("use_bias", false);
   mamba.activation = read_activation(c, "mamba_hidden_act", Function::Silu);
   mamba.norm_groups = mamba.num_groups;
-  require_unlimited_time_steps(c);
+  mamba.min_time_step = c.number_or("time_step_min", 0.001);
+  if (mamba.min_time_step < 0) c.fail("time_step_min", "0 or more");
+  a.tied_embeddings = false;  // transformers never ties them
   if (c.has("sliding_window")) c.fail("sliding_window", "null");
-  const bool has_experts = std::find(blocks.begin(), blocks.end(), 'E') != blocks.end();
-  std::optional<Experts> experts;
-  if (has_experts) experts = read_nemotron_experts(c);
+  const Experts experts = read_nemotron_experts(c);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     LayerShape& layer = s.layers[i];
     layer.rope = nullptr;
@@ -536,13 +539,14 @@ Family nemotron_h() {
                    "mamba_ssm_cache_dtype",
                    "moe_shared_expert_overlap",
                    "mtp_layers_block_type",
+                   "n_shared_experts",
                    "num_nextn_predict_layers",
                    "rescale_prenorm_residual",
                    "residual_in_fp32",
                    "rms_norm_eps",
                    "time_step_floor",
+                   "time_step_limit",
                    "time_step_max",
-                   "time_step_min",
                    "use_mamba_kernels"};
   f.refine = refine_nemotron_h;
   f.names.prefixes = {"model.", "backbone.", ""};

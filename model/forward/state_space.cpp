@@ -77,7 +77,12 @@ class Mixer {
     op.num_groups = s_.num_groups;
     op.delta = s_.delta;
     op.skips = !s_.delta;
-    if (!(r_.info(x_).shape[1] == Count(1))) op.chunk = s_.chunk;
+    // transformers clamps time steps in prompts, but not in single steps.
+    if (!(r_.info(x_).shape[1] == Count(1))) {
+      op.chunk = s_.chunk;
+      op.min_step = s_.min_time_step;
+      op.max_step = s_.max_time_step;
+    }
     const auto [y, state] = r_.state_scan(op, in);
     r_.output(state);
     return y;

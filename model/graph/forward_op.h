@@ -8,7 +8,9 @@
 /// Weights are stored [out_features, in_features], as PyTorch's nn.Linear does.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -420,14 +422,16 @@ struct RotateHalf {
   bool operator==(const RotateHalf&) const = default;
 };
 
-/// y = x·(1 + scale·ln(1 + floor((position + 1)/floor_scale))): queries that see far.
+/// y = x·(1 + scale·ln(1 + floor((position + offset)/floor_scale))): queries that see far.
 /// Inputs: x [batch, tokens, features], optionally positions [batch, tokens]. Work: 1 FLOP an
-/// element.  Source: transformers, models/llama4/modeling_llama4.py (attn_temperature_tuning).
+/// element.  Source: transformers, models/llama4/modeling_llama4.py (attn_temperature_tuning),
+/// models/ministral3/modeling_ministral3.py (get_llama_4_attn_scale).
 struct ScaleByPosition {
   static constexpr OpTraits traits{"scale_by_position", RateClass::Vector};
   double scale = 0;
   double floor_scale = 1;
   Count first_position;
+  double offset = 1;
   bool operator==(const ScaleByPosition&) const = default;
 };
 
@@ -655,6 +659,7 @@ struct CausalConv {
 
 /// A linear recurrence over time with one state S [N, P] for each head h, of group g(h):
 ///   step = softplus(dt + dt_bias),  S ← e^(-e^A·step)·S + k·uᵀ,  y = Sᵀ·q (+ D·v)
+/// with steps from min_step to max_step,
 /// with u = step·v (Mamba-2: q, k, v are its C, B, x) or, for a `delta` rule, u = beta·(v - Sᵀ·k),
 /// S as it has just decayed (Gated DeltaNet).
 /// Inputs: q and k [batch, tokens, G·N], v [batch, tokens, H·P], dt [batch, tokens, H], dt_bias
@@ -677,6 +682,12 @@ struct StateScan {
   bool delta = false;
   bool skips = false;
   std::uint64_t chunk = 1;
+  double min_step = 0;
+  double max_step = std::numeric_limits<double>::infinity();
+  /// Limits of steps that change some.
+  std::uint64_t num_limits() const {
+    return std::uint64_t{min_step > 0} + std::uint64_t{std::isfinite(max_step)};
+  }
   Count pairs;   ///< per sequence: (i, j ≤ i) of the same chunk
   Count chunks;  ///< per sequence
   bool operator==(const StateScan&) const = default;

@@ -207,14 +207,15 @@ class OpWork {
     const Count earlier = pairs - output().rows();  // j < i
     Work w = traffic();
     w.written[slot(state.storage)] += state.bytes();
+    const Count limits = op.num_limits() * tokens;
     if (decays_by_row()) {
       // e^A; of each token softplus of dt + dt_bias, u, D·v; and of each row of S its decay, S, y.
       w.flops = input(5).elements() + tokens * (5 + value_dim + (op.skips ? 2 * value_dim : 0));
-      w.flops += tokens * key_dim * (2 + 5 * value_dim);
+      w.flops += tokens * key_dim * (2 + 5 * value_dim) + limits;
       return w;
     }
     // Of each head: e^A; of each token softplus of dt + dt_bias, the decay, its sum, e^c.
-    w.flops = Count(heads) + 8 * tokens;
+    w.flops = Count(heads) + 8 * tokens + limits;
     // Sᵀq and its decay; u; e^(c_n-c_j)·u_j and its product with k_j.
     w.flops += tokens * (2 * key_dim * value_dim + value_dim);
     w.flops += tokens * (op.delta ? 2 * key_dim * value_dim + 3 * value_dim : value_dim);
