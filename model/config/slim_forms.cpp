@@ -53,6 +53,9 @@ std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, Cac
   if (a.decoder.value_norm) return "its values have a norm, so no matrix makes them of its keys";
   if (a.decoder.layers[layer].latent) return "its latents are smaller than keys or values";
   if (site == SlimSite::Self && a.decoder.projection_clip > 0) return "its projections are clipped";
+  if (site == SlimSite::Self && a.decoder.attention_sinks && folds_biases(a)) {
+    return "its softmax has sinks, so biases of keys and values come to none of the output";
+  }
   const Heads& heads = a.decoder.layers[layer].heads;
   const std::uint64_t keys = kv_features(heads);
   if (kind == CacheForm::Inputs) {

@@ -181,6 +181,8 @@ TEST_CASE("slim: what cannot be converted is refused with the reason, and nothin
   const Case grouped = oracle_case("llama_mqa_linear_rope");
   contains(error_of(grouped, conversion_of(grouped, "auto"), "refused"), "more than half");
   contains(error_of(grouped, conversion_of(grouped, "kcache"), "refused"), "more than half");
+  const Case sinks = oracle_case("gpt_oss");
+  contains(error_of(sinks, conversion_of(sinks, "xcache"), "refused"), "has sinks");
   contains(error_of(llama, conversion_of(llama, "encdec2"), "refused"), "decoder-only");
   contains(error_of(llama, conversion_of(llama, "kcahe"), "refused"), "kcache");
   contains(error_of(llama, conversion_of(llama, "plain"), "refused"), "unknown option 'plain'");
