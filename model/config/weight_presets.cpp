@@ -13,10 +13,12 @@ constexpr const char* wide_attention =
 std::vector<WeightPreset> make_presets() {
   std::vector<WeightPreset> presets;
   // What llama-quantize makes of a model without an importance matrix. A tensor of queries, keys
-  // and values together goes as values do. Falcon's own rules are left out.
+  // and values together goes as values do. gpt-oss's experts, published in MXFP4, stay so. Falcon's
+  // own rules are left out.
   const auto gguf = [&](const char* name, const char* types, const char* wider) {
     presets.push_back({name,
-                       std::string(types) + wider + ",norm=fp32,bias=fp32,router=fp32,other=fp32",
+                       std::string(types) + wider +
+                           ",norm=fp32,bias=fp32,router=fp32,other=fp32,experts@gpt-oss=mxfp4",
                        "ggml-org/llama.cpp 007dbbf, src/llama-quant.cpp; bits of Llama 3.1 8B in "
                        "tools/quantize/README.md"});
   };

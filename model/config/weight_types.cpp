@@ -61,6 +61,7 @@ constexpr std::array conditions{
     Condition{"8-experts", [](const Place& p) { return p.experts() == 8; }},
     Condition{"groups-of-4", [](const Place& p) { return p.group_size() >= 4; }},
     Condition{"70b", [](const Place& p) { return p.layers() == 80 && p.group_size() > 1; }},
+    Condition{"gpt-oss", [](const Place& p) { return p.model.model_type == "gpt_oss"; }},
     Condition{"fused", [](const Place& p) { return p.model.gguf_fused_qkv; }},
 };
 
