@@ -31,6 +31,25 @@ std::vector<Number> list_at(const JsonObject& object, std::string_view key, cons
   return list.get<std::vector<Number>>();
 }
 
+/// Python's json module writes Infinity, which JSON has not: as transformers 5 spells it,
+/// {"__float__": "Infinity"}.
+std::string with_named_infinities(std::string_view text) {
+  constexpr std::string_view infinity = "Infinity";
+  std::string named;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (!in_string && text.substr(i).starts_with(infinity)) {
+      named += R"({"__float__":"Infinity"})";
+      i += infinity.size() - 1;
+      continue;
+    }
+    if (text[i] == '"') in_string = !in_string;
+    if (in_string && text[i] == '\\' && i + 1 < text.size()) named += text[i++];
+    named += text[i];
+  }
+  return named;
+}
+
 }  // namespace
 
 json read_json_file(const std::filesystem::path& path) {
@@ -52,7 +71,7 @@ json parse_json(std::string_view text, const std::string& place) {
     return true;
   };
   try {
-    return json::parse(text, check);
+    return json::parse(with_named_infinities(text), check);
   } catch (const json::exception& e) {
     std::string reason = e.what();
     const auto bracket = reason.find("] ");
@@ -187,6 +206,7 @@ std::string JsonObject::text_or(std::string_view key, std::string fallback) cons
 }
 
 bool JsonObject::flag_or(std::string_view key, bool fallback) const {
+  if (is_null(key)) return false;
   if (!has(key)) return fallback;
   if (!at(key).is_boolean()) fail(key, "true or false");
   return at(key).get<bool>();

@@ -57,7 +57,7 @@ class JsonObject {
   std::string text(std::string_view key) const;
   std::vector<std::string> texts(std::string_view key) const;
   std::string text_or(std::string_view key, std::string fallback) const;
-  bool flag_or(std::string_view key, bool fallback) const;
+  bool flag_or(std::string_view key, bool fallback) const;  ///< null is false, as in Python
   JsonObject object(std::string_view key) const;
   std::vector<std::string> keys() const;
 

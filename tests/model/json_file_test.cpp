@@ -84,6 +84,18 @@ TEST_CASE("json_file: malformed JSON is one line that names the file and what is
   }
 }
 
+TEST_CASE("json_file: Infinity, which Python writes, is named as transformers 5 names it") {
+  const json document = parse_json(R"({"a": [0.0, Infinity], "b": "\"Infinity", "c": "Infinity"})", "t");
+  const json infinity = {{"__float__", "Infinity"}};
+  CHECK(document["a"] == json{0.0, infinity});
+  CHECK(document["b"] == "\"Infinity");
+  CHECK(document["c"] == "Infinity");
+  for (const char* text : {"[-Infinity]", "[Infinityx]", "{Infinity: 1}", "[NaN]"}) {
+    CAPTURE(text);
+    CHECK(message_of([&] { parse_json(text, "t"); }).starts_with("t: not valid JSON"));
+  }
+}
+
 TEST_CASE("json_file: a missing file, a folder and a huge file are refused by name") {
   CHECK(has(message_of([] { read_json_file("/nonexistent/config.json"); }),
             "/nonexistent/config.json: cannot be opened"));
@@ -185,7 +197,8 @@ TEST_CASE("json_file: whole floats and null fallbacks are read as people mean th
   CHECK(o.positive_or("b", 2.5) == 2.5);
   CHECK(o.positive("f") == 0.5);
   CHECK(o.text_or("b", "silu") == "silu");
-  CHECK(o.flag_or("b", true));
+  CHECK_FALSE(o.flag_or("b", true));
+  CHECK(o.flag_or("missing", true));
   CHECK_FALSE(o.has("b"));
   CHECK_FALSE(o.has("missing"));
 }
