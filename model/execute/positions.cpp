@@ -248,7 +248,7 @@ template std::vector<std::size_t> chosen_experts(std::span<const float>, const R
 template std::vector<std::size_t> chosen_experts(std::span<const double>, const Routing&);
 
 double position_factor(const ScaleByPosition& op, std::size_t position) {
-  const double stretches = std::floor((static_cast<double>(position) + 1) / op.floor_scale);
+  const double stretches = std::floor((static_cast<double>(position) + op.offset) / op.floor_scale);
   return 1 + op.scale * std::log1p(stretches);
 }
 

@@ -111,8 +111,8 @@ std::uint64_t rotary_dims(const JsonObject& c, const std::optional<JsonObject>& 
   if (keys.rotary_share == nullptr) return head_dim;
   constexpr const char* key = "partial_rotary_factor";
   const bool inside = parameters && parameters->has(key);
-  const double share = inside ? parameters->positive(key)
-                              : c.positive_or(keys.rotary_share, keys.default_rotary_share);
+  const double usual = c.is_null(keys.rotary_share) ? 1 : keys.default_rotary_share;
+  const double share = inside ? parameters->positive(key) : c.positive_or(keys.rotary_share, usual);
   if (share > 1) {
     (inside ? *parameters : c)
         .fail(inside ? key : keys.rotary_share, "a share of the head from 0 to 1");
@@ -141,6 +141,7 @@ std::optional<JsonObject> rope_parameters(const JsonObject& c, const char* layer
   // The older layout stretches full attention only.
   const bool full = std::string_view(layer_type) == "full_attention";
   if (found) {
+    if (scales) c.fail("rope_scaling", "null beside rope_parameters with entries for layer types");
     for (const std::string& key : found->keys()) {
       if (key == "full_attention" || key == "sliding_attention") continue;
       found->fail(key, "an entry for each layer type, full_attention and sliding_attention");

@@ -301,7 +301,7 @@ std::vector<std::string> config_warnings(const Architecture& a) {
   std::vector<std::string> warnings;
   if (!a.wrapper.empty()) {
     warnings.push_back(
-        fmt::format("{}: the text model ({}) of a {} model: its parts for images and other inputs "
+        fmt::format("{}: the text model ({}) of {}: its parts for images and other inputs "
                     "are not modelled",
                     a.name, a.model_type, a.wrapper));
   }

@@ -66,11 +66,11 @@ void refine_smollm3(const JsonObject& c, Architecture& a) {
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     if (!rotates[i]) s.layers[i].rope = nullptr;
   }
-  const std::uint64_t window = used_sliding_window(c, 0);
+  const bool uses_windows = c.flag_or("use_sliding_window", false);
   set_windows(s,
               layers_of_type(c, s.layers.size(), "sliding_attention",
-                             [&](std::size_t i) { return window > 0 && !rotates[i]; }),
-              window);
+                             [&](std::size_t i) { return uses_windows && !rotates[i]; }),
+              sliding_window(c, 0));
 }
 
 void refine_cohere(const JsonObject& c, Architecture& a) {
@@ -327,9 +327,7 @@ Family cohere2() {
   Family f = cohere();
   f.model_types = {"cohere2"};
   f.keys.default_rope_theta = 10000;
-  f.keys.head_dim = nullptr;
-  f.keys.unread = {"head_dim",
-                   "order_of_interleaved_layers",
+  f.keys.unread = {"order_of_interleaved_layers",
                    "rotary_pct",
                    "position_embedding_type",
                    "layer_switch",
@@ -448,6 +446,17 @@ Family glm4() {
                                              {"post_mlp_norm", "post_mlp_layernorm"},
                                              {"gate_up", "mlp.gate_up_proj"}});
   f.gguf = glm4_form();
+  return f;
+}
+
+/// GLM-4-9B: glm4 without the norms after the branches. llama.cpp's files of it are another
+/// family's, chatglm.
+Family glm() {
+  Family f = glm4();
+  f.model_types = {"glm"};
+  f.stack.post_norms = false;
+  for (const char* part : {"post_attention_norm", "post_mlp_norm"}) f.names.in_layer.erase(part);
+  f.gguf = {};
   return f;
 }
 

@@ -6,6 +6,7 @@
 #define KVCAST_FAMILIES(FAMILY) \
   FAMILY(llama)                 \
   FAMILY(mistral)               \
+  FAMILY(ministral3)            \
   FAMILY(qwen2)                 \
   FAMILY(olmo)                  \
   FAMILY(phi3)                  \
@@ -25,6 +26,7 @@
   FAMILY(nemotron)              \
   FAMILY(stablelm)              \
   FAMILY(phi)                   \
+  FAMILY(glm)                   \
   FAMILY(glm4)                  \
   FAMILY(seed_oss)              \
   FAMILY(ernie4_5)              \

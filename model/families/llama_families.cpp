@@ -14,7 +14,6 @@ void refine_llama(const JsonObject& c, Architecture&) { refuse_experts(c); }
 void refine_mistral(const JsonObject& c, Architecture& a) {
   const std::uint64_t window = sliding_window(c, default_window);
   for (LayerShape& layer : a.decoder.layers) layer.sliding_window = window;
-  // AutoModel reads such a config as Ministral, which has the same weights.
   read_layer_types(a.decoder, c, window);
   refine_llama(c, a);
 }
@@ -82,11 +81,36 @@ Family llama() {
   return f;
 }
 
-/// A GGUF file does not tell it from Llama.
+/// A GGUF file does not tell it from Llama. Ministral has windows by layer_types.
 Family mistral() {
   Family f = llama_like("mistral");
+  f.model_types.push_back("ministral");
   f.keys.default_key_value_heads = 8;
   f.refine = refine_mistral;
+  return f;
+}
+
+/// Mistral whose rotations are stretched and whose queries grow with the position.
+Family ministral3() {
+  Family f = llama_like("ministral3");
+  f.stack.norm_eps = 1e-5;
+  f.stack.scales_rotated = true;
+  f.stack.floor_offset = 0;
+  f.keys.default_key_value_heads = 8;
+  f.keys.default_head_dim = 128;
+  f.keys.default_rope =
+      R"({"type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "mscale": 1.0,
+          "mscale_all_dim": 1.0, "original_max_position_embeddings": 16384,
+          "llama_4_scaling_beta": 0.1})";
+  f.keys.unread = {"layer_types"};
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    const std::uint64_t window = sliding_window(c, 0);
+    for (LayerShape& layer : a.decoder.layers) layer.sliding_window = window;
+    const JsonObject rope = *rope_parameters(c, nullptr);
+    a.decoder.position_scale = rope.positive("llama_4_scaling_beta");
+    a.decoder.position_floor = rope.positive("original_max_position_embeddings");
+  };
+  f.gguf = {};
   return f;
 }
 

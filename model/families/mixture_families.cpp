@@ -407,7 +407,6 @@ void refine_minicpm3(const JsonObject& c, Architecture& a, const ConfigKeys& key
   a.logit_scale = base / hidden;
 }
 
-/// Names of a mixture whose experts have a tensor each, beside the dense layers' "mlp.*".
 }  // namespace
 
 Experts read_granite_experts(const JsonObject& c) {

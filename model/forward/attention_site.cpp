@@ -148,10 +148,11 @@ Value AttentionSite::value() const {
 Value AttentionSite::rotate_query(Value q, const Count& first_position) const {
   q = rotated_heads(r, stack, layer, name, "query", q, layer.heads.num_attention_heads,
                     first_position, positions);
-  if (layer.rope || stack.position_scale == 0) return q;
-  return r.scale_by_position(
-      q, {stack.position_scale, stack.position_floor, positions ? Count() : first_position},
-      positions);
+  if (stack.position_scale == 0 || (layer.rope && !stack.scales_rotated)) return q;
+  return r.scale_by_position(q,
+                             {stack.position_scale, stack.position_floor,
+                              positions ? Count() : first_position, stack.floor_offset},
+                             positions);
 }
 
 Value AttentionSite::rotate_key(Value k, const Count& first_position) const {

@@ -61,7 +61,7 @@ TEST_CASE("config_reader: a number beyond all models is refused where it stands"
 }
 
 TEST_CASE("config_reader: entries that contradict each other are refused") {
-  check_refused("contradictions", 19);
+  check_refused("contradictions", 20);
 }
 
 TEST_CASE("config_reader: what kvcast does not model is refused, not ignored") {

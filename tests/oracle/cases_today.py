@@ -748,6 +748,37 @@ def more_dense_cases():
             ),
             prompt_len=23,
         ),
+        "glm": Case(
+            hf.GlmForCausalLM,
+            hf.GlmConfig(
+                **sizes(22, 4, 2, 41, 57),
+                head_dim=10,
+                rms_norm_eps=1e-3,
+                rope_parameters=rope(theta=800.0, partial_rotary_factor=0.6),
+            ),
+            prompt_len=21,
+        ),
+        "ministral_layer_types": Case(
+            hf.MinistralForCausalLM,
+            hf.MinistralConfig(
+                **sizes(24, 4, 2, 37, 55),
+                head_dim=8,
+                sliding_window=5,
+                layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+                rope_parameters=rope(theta=900.0),
+            ),
+            prompt_len=23,
+        ),
+        "ministral3": Case(
+            hf.Ministral3ForCausalLM,
+            hf.Ministral3Config(
+                **sizes(20, 4, 1, 39, 59),
+                head_dim=6,
+                rope_parameters=yarn(700.0, original_max_position_embeddings=7, llama_4_scaling_beta=0.4),
+            ),
+            prompt_len=29,
+            new_form=True,
+        ),
         "glm4_no_biases": Case(
             hf.Glm4ForCausalLM,
             hf.Glm4Config(

@@ -14,9 +14,9 @@ import transformers
 HERE = pathlib.Path(__file__).parent
 
 # transformers has no class for the others that kvcast reads: OpenELM and the MLKV form of GPT-NeoX.
-MODEL_TYPES = """llama mistral qwen2 qwen3 olmo olmo2 exaone4 smollm3 granite cohere cohere2 starcoder2 nemotron stablelm phi phi3
+MODEL_TYPES = """llama mistral ministral ministral3 qwen2 qwen3 olmo olmo2 exaone4 smollm3 granite cohere cohere2 starcoder2 nemotron stablelm phi phi3
 gemma gemma2 gemma3_text gemma3n_text gpt_neox falcon gpt2 opt t5 whisper mixtral qwen3_moe olmoe granitemoe gpt_oss llama4_text
-glm4_moe deepseek_v2 deepseek_v3 deepseek_v32 minicpm3 qwen2_moe minimax_m2 dots1 olmo3 glm4 seed_oss ernie4_5 arcee
+glm4_moe deepseek_v2 deepseek_v3 deepseek_v32 minicpm3 qwen2_moe minimax_m2 dots1 olmo3 glm glm4 seed_oss ernie4_5 arcee
 granitemoehybrid falcon_h1 qwen3_next qwen3_5_text qwen3_5_moe_text nemotron_h jamba lfm2
 ernie4_5_moe hunyuan_v1_dense hunyuan_v1_moe phimoe glm4_moe_lite""".split()
 

@@ -50,6 +50,12 @@ CASES = [
     "t5",
     "t5_gated",
     "whisper",
+    "smollm3_windowed",
+    "cohere2",
+    "glm4",
+    "deepseek_v3",
+    "granitemoehybrid",
+    "nemotron_h_moe",
 ]
 HEADS = {"gpt_neox": "embed_out.weight", "whisper": "proj_out.weight"}
 
@@ -145,7 +151,7 @@ def changes(config, half):
         "rope_theta": [100.0, 100, GONE],
         "rotary_emb_base": [100.0, GONE],
         "rotary_pct": [0.5, 1.0, GONE],
-        "partial_rotary_factor": [0.5],
+        "partial_rotary_factor": [0.5, None],
         "rope_interleaved": [True],
         "original_max_position_embeddings": [8, 32],
         "max_position_embeddings": [64, GONE],
@@ -204,6 +210,11 @@ def changes(config, half):
         "architectures": [["Other"]],
         "quantization_config": [{"quant_method": "awq", "bits": 4}, None],
         "layerdrop": [0.5],
+        "norm_topk_prob": [True, False, None],
+        "rope_interleave": [False, None],
+        "mamba_conv_bias": [None],
+        "time_step_limit": [[0.05, 0.4]],
+        "time_step_min": [0.3, GONE],
     }
     layers = next((config[k] for k in ("num_hidden_layers", "n_layer") if k in config), 2)
     kinds = ["sliding_attention", "full_attention"]

@@ -167,6 +167,23 @@ def mistral(r, pattern):
     return Plan(hf.MistralForCausalLM, hf.MistralConfig, k)
 
 
+def ministral(r, pattern):
+    k, hd = common(r, True)
+    k |= dict(rms_norm_eps=r.eps(), sliding_window=window(r), rope_parameters=r.rope(hd))
+    k.setdefault("head_dim", hd)
+    if not pattern and r.maybe():
+        k["layer_types"] = types(r, k["num_hidden_layers"])
+    return Plan(hf.MinistralForCausalLM, hf.MinistralConfig, k, {}, ["layer_types"])
+
+
+def ministral3(r, pattern):
+    k, hd = common(r, True)
+    k |= dict(rms_norm_eps=r.eps(), sliding_window=r.choice([None, window(r)]))
+    k.setdefault("head_dim", hd)
+    k["rope_parameters"] = r.rope(hd, kinds=["yarn"]) | dict(llama_4_scaling_beta=r.choice([0.1, 0.5]))
+    return Plan(hf.Ministral3ForCausalLM, hf.Ministral3Config, k)
+
+
 def qwen_windows(r, k, pattern):
     k["use_sliding_window"] = r.maybe(0.7)
     k["sliding_window"] = window(r)
@@ -225,7 +242,7 @@ def smollm3(r, pattern):
     if not pattern:
         if r.maybe():
             k["no_rope_layers"] = [r.randint(0, 1) for _ in range(k["num_hidden_layers"])]
-        if r.maybe(0.3) and k["use_sliding_window"]:
+        if r.maybe(0.3):
             k["layer_types"] = types(r, k["num_hidden_layers"])
     return Plan(hf.SmolLM3ForCausalLM, hf.SmolLM3Config, k, {}, ["layer_types", "no_rope_layers"])
 
@@ -493,12 +510,19 @@ def olmo3(r, pattern):
     return Plan(hf.Olmo3ForCausalLM, hf.Olmo3Config, k, {}, ["layer_types"])
 
 
-def glm4(r, pattern):
+def glm4_keys(r):
     k, hd = common(r, True)
     k.setdefault("head_dim", hd)
     part = share(r, hd)
-    k |= dict(rms_norm_eps=r.eps(), attention_bias=r.maybe(), rope_parameters=r.rope(int(hd * part), part))
-    return Plan(hf.Glm4ForCausalLM, hf.Glm4Config, k)
+    return k | dict(rms_norm_eps=r.eps(), attention_bias=r.maybe(), rope_parameters=r.rope(int(hd * part), part))
+
+
+def glm(r, pattern):
+    return Plan(hf.GlmForCausalLM, hf.GlmConfig, glm4_keys(r))
+
+
+def glm4(r, pattern):
+    return Plan(hf.Glm4ForCausalLM, hf.Glm4Config, glm4_keys(r))
 
 
 def seed_oss(r, pattern):
@@ -703,6 +727,7 @@ def nemotron_h(r, pattern):
     k |= dict(norm_topk_prob=r.maybe(0.7), routed_scaling_factor=r.choice([1.0, 2.5]))
     kinds = ["linear_attention", "full_attention", "mlp", "moe"]
     k["layers_block_type"] = ["linear_attention", "full_attention"] + [r.choice(kinds) for _ in range(layers - 2)]
+    k["time_step_min"] = r.choice([0.0, 0.001])  # larger ones count in prompts alone
     return Plan(hf.NemotronHForCausalLM, type(hf.AutoConfig.for_model("nemotron_h")), k)
 
 
@@ -847,8 +872,8 @@ FAMILIES = [
     gemma3n_text, granitemoehybrid, falcon_h1, qwen3_next, qwen3_5_text, nemotron_h, jamba,
     lfm2, hunyuan_v1_dense, hunyuan_v1_moe, ernie4_5_moe, phimoe, glm4_moe_lite,
     qwen3_moe, olmoe, granitemoe, gpt_oss, llama4_text, glm4_moe, deepseek_v2, deepseek_v3, deepseek_v32, minicpm3,
-    qwen2_moe, minimax_m2, dots1, olmo3, glm4, seed_oss, ernie4_5, arcee,
-    llama, mistral, qwen2, olmo, phi3, gemma, gemma2, gpt_neox, falcon, gpt2, opt, t5, *WRAPPERS,
+    qwen2_moe, minimax_m2, dots1, olmo3, glm, glm4, seed_oss, ernie4_5, arcee,
+    llama, mistral, ministral, ministral3, qwen2, olmo, phi3, gemma, gemma2, gpt_neox, falcon, gpt2, opt, t5, *WRAPPERS,
 ]  # fmt: skip
 
 
