@@ -119,12 +119,20 @@ std::vector<std::string> relatives(std::string_view word,
   };
   const auto letters = static_cast<std::size_t>(
       std::find_if_not(lower.begin(), lower.end(), is_letter) - lower.begin());
-  std::size_t longest = std::max<std::size_t>(letters, 1);
+  const std::size_t least = std::max<std::size_t>(letters, 1);
+  // "-27b" of "gemma-27b", which has no number of a generation.
+  const std::string size = lower.rfind('-') == letters ? lower.substr(letters) : "";
+  const auto has_size = [&](const std::string& candidate) {
+    return !size.empty() && shared(candidate) >= least && lower_case(candidate).ends_with(size);
+  };
+  const bool sizes = std::any_of(candidates.begin(), candidates.end(), has_size);
+  std::size_t longest = least;
   for (const std::string& candidate : candidates) longest = std::max(longest, shared(candidate));
   std::vector<std::pair<std::size_t, std::string>> family;
   for (const std::string& candidate : candidates) {
-    if (shared(candidate) < longest) continue;
-    family.emplace_back(edit_distance(lower, lower_case(candidate)), candidate);
+    const bool begins = lower.starts_with(lower_case(candidate) + "-");
+    if (!begins && !(sizes ? has_size(candidate) : shared(candidate) >= longest)) continue;
+    family.emplace_back(begins ? 0 : edit_distance(lower, lower_case(candidate)), candidate);
   }
   std::sort(family.begin(), family.end());
   std::vector<std::string> found;

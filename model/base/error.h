@@ -44,7 +44,8 @@ std::string lower_case(std::string_view text);
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 /// The candidates of the word's family, nearest first: those that share the longest beginning with
-/// it, at least its first letters ("llama" of "llama-4-70b"), whatever their case.
+/// it, at least its first letters ("llama" of "llama-4-70b"), whatever their case; of "llama-70b"
+/// those that end with "-70b". One that the word is longer than by "-" and more comes first.
 std::vector<std::string> relatives(std::string_view word,
                                    const std::vector<std::string>& candidates);
 
