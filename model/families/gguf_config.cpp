@@ -125,12 +125,7 @@ json decoder_config(const GgufReader& r, const Family& family) {
          {k.num_hidden_layers, r.num_hidden_layers()},
          {k.num_attention_heads, heads},
          {k.max_position_embeddings, r.whole("context_length")}};
-  if (k.head_dim != nullptr) {
-    c[k.head_dim] = head_dim;
-  } else if (!has_latents && head_dim * heads != hidden) {
-    r.metadata().fail(r.key("attention.key_length"), std::to_string(head_dim),
-                      "the embedding's length divided by the heads");
-  }
+  if (k.head_dim != nullptr) c[k.head_dim] = head_dim;
   if (k.num_key_value_heads != nullptr) {
     const char* const key = "attention.head_count_kv";
     c[k.num_key_value_heads] = uneven ? r.whole_or_none(key) : r.whole_or(key, heads);

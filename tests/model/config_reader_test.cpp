@@ -46,7 +46,7 @@ const json& llama() { return cases().at("configs").at("llama"); }
 }  // namespace
 
 TEST_CASE("config_reader: the small configs of these tests are valid") {
-  REQUIRE(cases().at("configs").size() == 9);
+  REQUIRE(cases().at("configs").size() == 10);
   for (const json& config : cases().at("configs")) {
     CHECK(refusal(config) == "(no Error was thrown)");
   }
