@@ -37,7 +37,7 @@ std::vector<float> last_logits(const Checkpoint& checkpoint, const OracleCase& c
 TEST_CASE("config keys: what transformers honours moves the logits as there, or is refused") {
   const TestFolder folder;
   const json table = read_json_file(oracle_folder() / "config_keys.json");
-  REQUIRE(table.size() == 18);
+  REQUIRE(table.size() == 24);
   for (const auto& [name, rows] : table.items()) {
     const OracleCase c(name);
     fs::create_directory(folder.path() / name);
