@@ -29,8 +29,8 @@ struct LoopRequests {
 /// Seconds for each token of a prompt that a server reads as text, before the scheduler sees it. So
 /// a client's next prompt always misses the step that follows its last token at once; what networks
 /// add to this time hardly matters then.
-/// Source: measured for kvcast, Hugging Face tokenizers 0.23.2 on one idle core of an H100's host (a
-/// Xeon with 300 MB of cache), texts of 1,024 and 8,192 random tokens as benchmarks send them,
+/// Source: measured for kvcast, Hugging Face tokenizers 0.23.2 on one idle core of an H100's host
+/// (a Xeon with 300 MB of cache), texts of 1,024 and 8,192 random tokens as benchmarks send them,
 /// vocabularies of Llama 3, Qwen 2 and DeepSeek, medians of 15: 3.2 to 3.4 us; tokens that follow
 /// each other 3.0 to 3.6 us, prose 1.9 to 2.6 us.
 constexpr double tokeniser_s = 3.3e-6;

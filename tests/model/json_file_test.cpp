@@ -85,7 +85,8 @@ TEST_CASE("json_file: malformed JSON is one line that names the file and what is
 }
 
 TEST_CASE("json_file: Infinity, which Python writes, is named as transformers 5 names it") {
-  const json document = parse_json(R"({"a": [0.0, Infinity], "b": "\"Infinity", "c": "Infinity"})", "t");
+  const json document =
+      parse_json(R"({"a": [0.0, Infinity], "b": "\"Infinity", "c": "Infinity"})", "t");
   const json infinity = {{"__float__", "Infinity"}};
   CHECK(document["a"] == json{0.0, infinity});
   CHECK(document["b"] == "\"Infinity");
