@@ -54,7 +54,7 @@ std::string why_not(const Architecture& a, std::size_t layer, SlimSite site, Cac
   if (a.decoder.layers[layer].latent) return "its latents are smaller than keys or values";
   if (site == SlimSite::Self && a.decoder.projection_clip > 0) return "its projections are clipped";
   if (site == SlimSite::Self && a.decoder.attention_sinks && folds_biases(a)) {
-    return "its softmax has sinks, so biases of keys and values come to none of the output";
+    return "its softmax has sinks, so a bias of its keys or values cannot become one of the output";
   }
   const Heads& heads = a.decoder.layers[layer].heads;
   const std::uint64_t keys = kv_features(heads);
