@@ -130,7 +130,9 @@ std::vector<std::string> relatives(std::string_view word,
   for (const std::string& candidate : candidates) longest = std::max(longest, shared(candidate));
   std::vector<std::pair<std::size_t, std::string>> family;
   for (const std::string& candidate : candidates) {
-    const bool begins = lower.starts_with(lower_case(candidate) + "-");
+    // A known name with a suffix that no other name begins: "deepseek-r1-671b".
+    const bool begins =
+        lower.starts_with(lower_case(candidate) + "-") && longest <= candidate.size() + 1;
     if (!begins && !(sizes ? has_size(candidate) : shared(candidate) >= longest)) continue;
     family.emplace_back(begins ? 0 : edit_distance(lower, lower_case(candidate)), candidate);
   }

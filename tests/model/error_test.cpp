@@ -73,6 +73,8 @@ TEST_CASE("error: the relatives of a word share its longest known beginning, nea
   CHECK(relatives("llama", models).size() == 3);
   CHECK(relatives("llama-70b", models) == std::vector<std::string>{"llama-2-70b"});
   CHECK(relatives("qwen3-8b-gguf", models) == std::vector<std::string>{"qwen3-8b"});
+  // "table-3" continues the word further than "table", a whole name though it is.
+  CHECK(relatives("table-33", {"table", "table-3"}) == std::vector<std::string>{"table-3"});
   // All first letters are shared, or it is another family: "gpu" is not "gpt2".
   CHECK(relatives("gpu-3", models).empty());
   CHECK(relatives("", models).empty());
