@@ -40,6 +40,25 @@ std::optional<Int> sum_at(std::span<const Count::Term> terms,
   return sum;
 }
 
+/// Nothing when it is negative. Throws Error when it does not fit 64 bits.
+std::optional<std::uint64_t> value_at(const Count& c, std::span<const std::uint64_t> values) {
+  const std::int64_t denominator = c.denominator();
+  // Most sums have 64 bits, which are several times faster than 128.
+  const auto narrow_sum = sum_at<std::int64_t>(c.terms(), values);
+  if (narrow_sum && *narrow_sum >= 0) {
+    if (denominator == 1) return static_cast<std::uint64_t>(*narrow_sum);
+    if (*narrow_sum <= std::numeric_limits<std::int64_t>::max() - denominator) {
+      return static_cast<std::uint64_t>((*narrow_sum + denominator - 1) / denominator);
+    }
+  }
+  const std::optional<Wide> sum = sum_at<Wide>(c.terms(), values);
+  if (!sum) throw overflow();
+  if (*sum < 0) return {};
+  const Wide value = (*sum + denominator - 1) / denominator;
+  if (value > static_cast<Wide>(std::numeric_limits<std::uint64_t>::max())) throw overflow();
+  return static_cast<std::uint64_t>(value);
+}
+
 constexpr int fraction_bits = 32;
 
 }  // namespace
@@ -85,22 +104,9 @@ bool Count::depends_on(Symbol s) const {
 }
 
 std::uint64_t Count::at(std::span<const std::uint64_t> values) const {
-  // Most sums have 64 bits, which are several times faster than 128.
-  const std::optional<std::int64_t> narrow_sum = sum_at<std::int64_t>(terms_, values);
-  if (narrow_sum && *narrow_sum >= 0) {
-    if (denominator_ == 1) return static_cast<std::uint64_t>(*narrow_sum);
-    if (*narrow_sum <= std::numeric_limits<std::int64_t>::max() - denominator_) {
-      return static_cast<std::uint64_t>((*narrow_sum + denominator_ - 1) / denominator_);
-    }
-  }
-  const std::optional<Wide> sum = sum_at<Wide>(terms_, values);
-  if (!sum) throw overflow();
-  if (*sum < 0) throw Error("a FLOP or byte count is negative at the given sizes");
-  const Wide value = (*sum + denominator_ - 1) / denominator_;
-  if (value > static_cast<Wide>(std::numeric_limits<std::uint64_t>::max())) {
-    throw overflow();
-  }
-  return static_cast<std::uint64_t>(value);
+  const std::optional<std::uint64_t> value = value_at(*this, values);
+  if (!value) throw Error("a FLOP or byte count is negative at the given sizes");
+  return *value;
 }
 
 Count& Count::operator+=(const Count& other) {
@@ -290,9 +296,11 @@ void Symbols::resolve(std::span<std::uint64_t> values, std::span<const FoundCoun
   for (std::size_t i = first; i < derived_.size(); ++i) {
     const Derived& d = derived_[i];
     std::uint64_t& value = values[symbol::num_free + i];
-    const std::uint64_t a = d.a.at(values);
+    // A symbol of another pass may have no value here: the tokens before a rank's own, in a decode
+    // step after a shortened prompt.
+    const std::uint64_t a = value_at(d.a, values).value_or(0);
     const bool at_most = most && d.function == Function::FoundByRun;
-    value = at_most ? a : apply(d, a, d.b.at(values));
+    value = at_most ? a : apply(d, a, value_at(d.b, values).value_or(0));
     if (d.function != Function::FoundByRun) continue;
     for (const FoundCount& f : found) {
       if (f.symbol.id != symbol::num_free + i) continue;

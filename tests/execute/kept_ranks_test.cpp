@@ -42,7 +42,7 @@ RankRun run_shared(const Checkpoint& checkpoint, SessionOptions o, const std::st
 }
 
 TEST_CASE("ranks: of a pruned prompt they share the kept tokens") {
-  for (const char* name : {"llama_gqa_llama3_rope", "gpt2", "openelm"}) {
+  for (const char* name : {"llama_gqa_llama3_rope", "gpt2", "openelm", "deepseek_v32"}) {
     const Checkpoint model(oracle_folder() / name);
     for (const std::string& method : prompt_methods) {
       for (const Logits logits : {Logits::Last, Logits::All}) {
