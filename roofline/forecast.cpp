@@ -106,7 +106,7 @@ struct Forecaster::Scratch {
   using KvLens = std::array<std::uint64_t, lanes>;
 
   /// With room for the values of `room` symbols.
-  Scratch(const Symbols& s, std::size_t room) : symbols(s), values(s.size()) {
+  Scratch(const Symbols& s, std::size_t room) : symbols(s) {
     for (StepPoint* p : {&first, &last, &end}) p->symbols.resize(room);
   }
 
@@ -120,19 +120,12 @@ struct Forecaster::Scratch {
       target.symbols[symbol::batch.id].v[i] = static_cast<double>(p.batch);
       target.symbols[symbol::prompt_len.id].v[i] = static_cast<double>(p.prompt_len);
       target.symbols[symbol::kv_len.id].v[i] = static_cast<double>(kv_len[source]);
-      if (!symbols.has_derived()) continue;
-      values[symbol::batch.id] = p.batch;
-      values[symbol::prompt_len.id] = p.prompt_len;
-      values[symbol::kv_len.id] = kv_len[source];
-      symbols.resolve(values);
-      for (std::size_t s = symbol::num_free; s < values.size(); ++s) {
-        target.symbols[s].v[i] = static_cast<double>(values[s]);
-      }
     }
+    static_assert(sizeof(Lanes) == lanes * sizeof(double));
+    symbols.resolve({target.symbols.front().v.data(), target.symbols.size() * lanes}, lanes);
   }
 
   const Symbols& symbols;
-  SymbolValues values;
   StepPoint first;
   StepPoint last;
   StepPoint end;

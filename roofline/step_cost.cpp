@@ -51,12 +51,15 @@ KVCAST_INLINE const double* numbers(const Lanes& value) { return value.v.data();
 template <typename Value>
 KVCAST_INLINE void evaluate_into(Value& out, const Polynomials::Term* terms, Polynomial p,
                                  const Value* monomials) {
-  double* sum = numbers(out);
-  for (std::size_t i = 0; i < width<Value>; ++i) sum[i] = 0;
-  for (std::uint32_t t = p.begin; t < p.end; ++t) {
-    const double* x = numbers(monomials[terms[t].monomial]);
-    const double coefficient = terms[t].coefficient;
-    for (std::size_t i = 0; i < width<Value>; ++i) sum[i] += coefficient * x[i];
+  constexpr std::size_t strip = std::min<std::size_t>(width<Value>, 16);  // sums in registers
+  for (std::size_t begin = 0; begin < width<Value>; begin += strip) {
+    std::array<double, strip> sum{};
+    for (std::uint32_t t = p.begin; t < p.end; ++t) {
+      const double* x = numbers(monomials[terms[t].monomial]) + begin;
+      const double coefficient = terms[t].coefficient;
+      for (std::size_t i = 0; i < strip; ++i) sum[i] += coefficient * x[i];
+    }
+    std::copy(sum.begin(), sum.end(), numbers(out) + begin);
   }
 }
 

@@ -59,6 +59,29 @@ std::optional<std::uint64_t> value_at(const Count& c, std::span<const std::uint6
   return static_cast<std::uint64_t>(value);
 }
 
+/// The same at many points in doubles, 0 where it is negative. `values`: see Symbols::resolve.
+void values_at(const Count& c, std::span<const double> values, std::span<double> sums) {
+  const std::size_t points = sums.size();
+  std::fill(sums.begin(), sums.end(), 0.0);
+  for (const Count::Term& term : c.terms()) {
+    const auto numerator = static_cast<double>(term.numerator);
+    const auto factors = term.monomial.factors();
+    if (factors.empty()) {
+      for (double& sum : sums) sum += numerator;
+      continue;
+    }
+    for (std::size_t i = 0; i < points; ++i) {
+      double product = numerator * values[factors[0] * points + i];
+      for (const std::uint16_t factor : factors.subspan(1)) product *= values[factor * points + i];
+      sums[i] += product;
+    }
+  }
+  const auto denominator = static_cast<double>(c.denominator());
+  for (double& sum : sums) {
+    sum = std::max(denominator == 1 ? sum : std::ceil(sum / denominator), 0.0);
+  }
+}
+
 constexpr int fraction_bits = 32;
 
 }  // namespace
@@ -283,6 +306,35 @@ SymbolValues Symbols::resolve_most(std::array<std::uint64_t, symbol::num_free> f
 
 void Symbols::resolve(std::span<std::uint64_t> values, std::span<const FoundCount> found) const {
   resolve(values, found, 0, false);
+}
+
+void Symbols::resolve(std::span<double> values, std::size_t points) const {
+  constexpr double largest = 1ULL << 63;  // that is converted to a whole number
+  std::vector<double> second(points);
+  for (std::size_t i = 0; i < derived_.size(); ++i) {
+    const Derived& d = derived_[i];
+    const std::span<double> found = values.subspan((symbol::num_free + i) * points, points);
+    if (d.function == Function::FoundByRun) {
+      values_at(d.b, values, found);
+      continue;
+    }
+    values_at(d.a, values, found);
+    if (d.function == Function::Minimum) {
+      values_at(d.b, values, second);
+      for (std::size_t n = 0; n < points; ++n) found[n] = std::min(found[n], second[n]);
+      continue;
+    }
+    double last = -1;  // points often have the same
+    double of_last = 0;
+    for (double& value : found) {
+      if (value != last) {
+        last = value;
+        const auto whole = static_cast<std::uint64_t>(std::min(value, largest));
+        of_last = static_cast<double>(apply(d, whole, 0));
+      }
+      value = of_last;
+    }
+  }
 }
 
 void Symbols::resolve_newest(std::span<std::uint64_t> values,

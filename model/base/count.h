@@ -136,6 +136,9 @@ class Symbols {
                        std::span<const FoundCount> found = {}) const;
   /// The same in place: `values` holds the free symbols and room for all derived ones.
   void resolve(std::span<std::uint64_t> values, std::span<const FoundCount> found = {}) const;
+  /// The same at many points at once, in doubles, which are exact below 2^53: number i of symbol s
+  /// is values[s.id · points + i].
+  void resolve(std::span<double> values, std::size_t points) const;
   /// The same where only the last of `found` is new: symbols before it keep their values.
   void resolve_newest(std::span<std::uint64_t> values, std::span<const FoundCount> found) const;
   /// With the largest value of what is not found yet: for room.

@@ -222,6 +222,51 @@ TEST_CASE("symbols: what a run finds is what is expected until then, and never a
   CHECK(values == s.resolve({2, 6, 5}, growing));
 }
 
+TEST_CASE("symbols: at many points at once they are what they are at each") {
+  Symbols s;
+  const Count window = s.minimum(kv + 3, 100);
+  const Count kept = s.ceil_fraction(prompt, 0.3);
+  const Count chunks = s.whole_chunks(prompt + window, 16);
+  s.expected_distinct(batch * kept, {{0.125, 60}, {0.5, 4}});
+  s.minimum(s.minimum(chunks.scaled(1, 3) * batch, kept * window), batch * 500);
+  s.found_by_run(kept, "found", s.minimum(kept, 7));
+  std::vector<SymbolValues> points;
+  for (const std::uint64_t b : {1u, 2u, 256u}) {
+    for (const std::uint64_t p : {1u, 9u, 10u, 1000u, 131072u}) {
+      for (const std::uint64_t k : {1u, 96u, 97u, 98u, 1000003u})
+        points.push_back(s.resolve({b, p, k}));
+    }
+  }
+  const std::size_t n = points.size();
+  std::vector<double> values(s.size() * n, -1);
+  const auto is_equal = [&](std::size_t id) {
+    for (std::size_t i = 0; i < n; ++i) {
+      if (values[id * n + i] != static_cast<double>(points[i][id])) return false;
+    }
+    return true;
+  };
+  for (std::size_t id = 0; id < symbol::num_free; ++id) {
+    for (std::size_t i = 0; i < n; ++i) values[id * n + i] = static_cast<double>(points[i][id]);
+  }
+  s.resolve(values, n);
+  for (std::size_t id = symbol::num_free; id < s.size(); ++id) {
+    CAPTURE(s.name(Symbol{static_cast<std::uint16_t>(id)}));
+    CHECK(is_equal(id));
+  }
+}
+
+TEST_CASE("symbols: what has no value at the sizes of a pass is none of its tokens") {
+  Symbols s;
+  const Count before = s.minimum(kv - prompt, 5);
+  CHECK(at(s, before, 1, 10, 12) == 2);
+  CHECK(at(s, before, 1, 10, 9) == 0);
+  CHECK_THROWS_AS((kv - prompt).at(s.resolve({1, 10, 9})), Error);
+  std::vector<double> values{1, 1, 10, 10, 12, 9, -1, -1};
+  s.resolve(values, 2);
+  CHECK(values[6] == 2);
+  CHECK(values[7] == 0);
+}
+
 TEST_CASE("symbols: a model of many layers may give each of them sizes of its own") {
   Symbols s;
   Count sum;
