@@ -115,6 +115,50 @@ Estimator::Estimator(const Configuration& c)
   plain_ = make_stages(plain);
 }
 
+std::vector<Forecast> Estimator::Stage::at(std::span<const DesignPoint> points, bool exact) const {
+  std::vector<Forecast> forecasts(points.size());
+  if (!exact) {
+    forecaster.sweep(points, forecasts);
+  } else {
+    for (std::size_t i = 0; i < points.size(); ++i) forecasts[i] = forecaster.at(points[i]);
+  }
+  return forecasts;
+}
+
+void Estimator::overlap(const Stage& stage, std::span<const DesignPoint> points,
+                        std::span<Forecast> whole) const {
+  std::vector<DesignPoint> parts(points.begin(), points.end());
+  for (DesignPoint& p : parts) p.batch = divided_up(p.batch, std::min(micro_batches_, p.batch));
+  const std::vector<Forecast> of_part = stage.at(parts, false);
+  const HostTimes& host = rates().host;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const auto n = static_cast<double>(divided_up(points[i].batch, parts[i].batch));
+    if (n == 1) continue;
+    Forecast& f = whole[i];
+    const Forecast& part = of_part[i];
+    const auto meet = [n](double part_s, double messages_s, double& all_s, double& waiting_s) {
+      const double working_s = n * (part_s - messages_s);
+      waiting_s = std::max(0.0, n * messages_s - working_s);
+      all_s = working_s + waiting_s;
+    };
+    const double prompt_s = part.ttft_s - host.request.value;
+    meet(prompt_s, part.communication_s, f.ttft_s, f.communication_s);
+    meet(part.tpot_s, part.tpot_communication_s, f.tpot_s, f.tpot_communication_s);
+    for (std::size_t k = 0; k < num_ttft_parts; ++k) {
+      f.ttft_parts_s[k] = part.ttft_parts_s[k] * f.ttft_s / prompt_s;
+    }
+    double& base_s = f.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)];
+    base_s += host.request.value * (1 - f.ttft_s / prompt_s);
+    f.ttft_s += host.request.value;
+    f.prefill_bytes = n * part.prefill_bytes;
+    f.decode_bytes_per_token = part.decode_bytes_per_token;
+    f.ttft_bound = f.communication_s > 0 ? Bound::Link : part.ttft_work_bound;
+    f.tpot_bound = f.tpot_communication_s > 0 ? Bound::Link : part.tpot_work_bound;
+    const double steps_s = static_cast<double>(points[i].output_len - 1) * f.tpot_s;
+    f.bound = f.ttft_s > steps_s ? f.ttft_bound : f.tpot_bound;
+  }
+}
+
 Estimate Estimator::pipelined(const Stages& stages, const DesignPoint& point, bool exact) const {
   const std::uint64_t most = micro_batches_ > 0 ? micro_batches_ : stages.size();
   DesignPoint micro = point;
@@ -122,10 +166,7 @@ Estimate Estimator::pipelined(const Stages& stages, const DesignPoint& point, bo
   const auto parts = static_cast<double>(divided_up(point.batch, micro.batch));
   const auto of_stage = static_cast<double>(parallelism_.of_stage());
   const auto forecast = [&](const Stage& stage, const DesignPoint& p) {
-    if (exact) return stage.forecaster.at(p);
-    Forecast f;
-    stage.forecaster.sweep({&p, 1}, {&f, 1});
-    return f;
+    return stage.at({&p, 1}, exact).front();
   };
   PipelineTime prompt;
   PipelineTime step;
@@ -185,12 +226,8 @@ void Estimator::forecast(const Stages& stages, std::span<const DesignPoint> poin
   if (stages.size() > 1) {
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = pipelined(stages, own[i], exact);
   } else {
-    std::vector<Forecast> forecasts(points.size());
-    if (exact) {
-      for (std::size_t i = 0; i < rows.size(); ++i) forecasts[i] = stages[0].forecaster.at(own[i]);
-    } else {
-      stages[0].forecaster.sweep(own, forecasts);
-    }
+    std::vector<Forecast> forecasts = stages[0].at(own, exact);
+    if (micro_batches_ > 1) overlap(stages[0], own, forecasts);
     const auto devices = static_cast<double>(parallelism_.devices());
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = of_devices(forecasts[i], devices);
   }
@@ -229,10 +266,13 @@ void Estimator::sweep(std::span<const DesignPoint> points, std::span<Estimate> r
 std::vector<BreakdownRow> Estimator::breakdown(const DesignPoint& point) const {
   DesignPoint own = point;
   own.batch = divided_up(point.batch, parallelism_.dp);
+  const bool overlaps = stages_.size() == 1 && micro_batches_ > 1 && own.batch > 1;
+  if (overlaps) own.batch = divided_up(own.batch, std::min(micro_batches_, own.batch));
   std::vector<BreakdownRow> rows;
   for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
     for (BreakdownRow& row : stages_[stage].forecaster.breakdown(own)) {
       if (stages_.size() > 1) row.pass += fmt::format(" of stage {}", stage);
+      if (overlaps) row.pass += " of a micro-batch";
       rows.push_back(std::move(row));
     }
   }

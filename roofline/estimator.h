@@ -6,6 +6,8 @@
 /// of a pipeline (pp) hand micro-batches on:
 ///   TTFT of n micro-batches = the first one's way through all stages + n - 1 times the slowest
 ///   stage; time per token = the longer of a micro-batch's way and n times the slowest stage.
+/// Without a pipeline n micro-batches overlap, the messages of one with the work of the others:
+///   time = n times the longer of a micro-batch's work and its messages.
 #pragma once
 
 #include <memory>
@@ -35,7 +37,7 @@ struct Configuration {
   /// Several devices, `hardware` each, joined by `interconnect`.
   Parallelism parallelism = {};
   std::vector<std::size_t> stage_layers = {};  ///< see stage_ends(); empty: equal stages
-  std::uint64_t micro_batches = 0;             ///< of a batch in a pipeline; 0: one for each stage
+  std::uint64_t micro_batches = 0;             ///< of a batch; 0: one for each stage
   std::shared_ptr<const Interconnect> interconnect = nullptr;
 };
 
@@ -100,12 +102,17 @@ class Estimator {
     Forecaster forecaster;
     std::optional<CollectiveCurve> hop = {};  ///< to the next stage; none: the last one
     Count hop_bytes = {};                     ///< of a step of the prompt
+
+    /// `exact`: counts are checked and exact, as Forecaster::at gives them.
+    std::vector<Forecast> at(std::span<const DesignPoint> points, bool exact) const;
   };
   using Stages = std::vector<Stage>;
   Stages make_stages(const Configuration& c) const;
-  /// `exact`: counts are checked and exact, as Forecaster::at gives them.
   void forecast(const Stages& stages, std::span<const DesignPoint> points, bool exact,
                 std::span<Estimate> rows) const;
+  /// Whole batches -> the same in micro-batches that overlap, where a batch has several.
+  void overlap(const Stage& stage, std::span<const DesignPoint> points,
+               std::span<Forecast> whole) const;
   Estimate pipelined(const Stages& stages, const DesignPoint& point, bool exact) const;
 
   Architecture architecture_;

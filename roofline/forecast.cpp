@@ -16,6 +16,11 @@ Bound largest(const std::array<double, num_bounds>& seconds) {
   return static_cast<Bound>(it - seconds.begin());
 }
 
+Bound largest_work(std::array<double, num_bounds> seconds) {
+  seconds[static_cast<std::size_t>(Bound::Link)] = 0;
+  return largest(seconds);
+}
+
 std::optional<StepCost> predictor_of(const std::vector<OpGroup>& groups, const Rates& rates) {
   std::vector<OpGroup> predictor;
   std::copy_if(groups.begin(), groups.end(), std::back_inserter(predictor),
@@ -358,6 +363,8 @@ void Forecaster::evaluate_block(std::span<const DesignPoint> points, std::span<F
     f.ttft_bound = largest(ttft_by);
     f.tpot_bound = largest(tpot_by);
     f.bound = largest(request_by);
+    f.ttft_work_bound = largest_work(ttft_by);
+    f.tpot_work_bound = largest_work(tpot_by);
     f.prefill_flops = s.prompt.flops.v[i];
     f.prefill_bytes = s.prompt.bytes.v[i];
     f.decode_flops_per_token = decode.flops.v[i] / batch;

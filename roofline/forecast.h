@@ -40,7 +40,9 @@ struct Forecast {
   double tpot_communication_s = 0;
   Bound ttft_bound = Bound::Compute;
   Bound tpot_bound = Bound::Memory;
-  Bound bound = Bound::Compute;  ///< of the whole request
+  Bound bound = Bound::Compute;            ///< of the whole request
+  Bound ttft_work_bound = Bound::Compute;  ///< apart from links
+  Bound tpot_work_bound = Bound::Memory;
 
   bool operator==(const Forecast&) const = default;
 };

@@ -56,6 +56,9 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
     throw Error("method " + placement_->method + " on several devices", "the engine " + engine,
                 "ideal or pytorch, because " + engine + " has no such prefill");
   }
+  if (placement_->ranks > 1 && c.micro_batches > 1) {
+    throw Error("method " + placement_->method, "micro-batches", "the whole batch in each rank");
+  }
   const std::vector<std::uint64_t> a_token_each(placement_->ranks, 1);
   RecordOptions options{.logits = c.logits, .find_model = c.find_model};
   if (!c.parallelism.is_one()) options.place = DevicePlace{c.parallelism};

@@ -135,6 +135,9 @@ Programs device_programs(const Configuration& c, const DesignPoint& point) {
     throw Error("simulate prefill: the engine " + c.engine.name,
                 "prompts that are read in several steps", "--engine ideal or pytorch");
   }
+  if (p.pp == 1 && c.micro_batches > 1) {
+    throw Error("simulate prefill", "micro-batches that overlap on one stage", "--pp above 1");
+  }
   Programs programs;
   programs.ranks.resize(c.interconnect->devices());
   const std::uint64_t own = roofline::divided_up(point.batch, p.dp);

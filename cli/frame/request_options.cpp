@@ -70,7 +70,8 @@ void RequestOptions::add_to(Command c) {
   c.add("--stages A/B/...", stages, "with --pp: layers of each stage; default: as many in each")
       .group(several);
   c.add("--micro-batches N", micro_batches,
-        "with --pp: parts that a batch is cut into; default: one for each stage")
+        "parts that a batch is cut into; with --pp: default one for each stage; else the messages "
+        "of one overlap the work of the others (two-batch overlap) [1]")
       .group(several);
 }
 
@@ -91,12 +92,12 @@ void parse_devices(const RequestOptions& o, const Catalog& catalog, roofline::Co
   }
   const bool several = c.parallelism.devices() > 1;
   for (const auto& [flag, given] : {std::pair{"--platform", !o.platform.empty()},
-                                    {"--sequence-parallel", o.sequence_parallel}}) {
+                                    {"--sequence-parallel", o.sequence_parallel},
+                                    {"--micro-batches", !o.micro_batches.empty()}}) {
     if (given && !several) throw Error(flag, "one device", "--tp, --pp, --ep or --dp above 1");
   }
-  for (const auto& [flag, given] :
-       {std::pair{"--stages", !o.stages.empty()}, {"--micro-batches", !o.micro_batches.empty()}}) {
-    if (given && c.parallelism.pp == 1) throw Error(flag, "one stage", "--pp above 1");
+  if (!o.stages.empty() && c.parallelism.pp == 1) {
+    throw Error("--stages", "one stage", "--pp above 1");
   }
   if (several) c.interconnect = roofline::find_interconnect(catalog, o.platform, c.hardware);
 }

@@ -142,6 +142,59 @@ TEST_CASE(
         }) == "tp 8, dp 2: got hgx-h100 of 8 devices, expected a platform of at least 16");
 }
 
+TEST_CASE("several devices: micro-batches on one stage overlap messages with work") {
+  for (const Parallelism& p : {Parallelism{.tp = 4}, Parallelism{.ep = 8, .dp = 8}}) {
+    Configuration c = on_h100("qwen3-30b-a3b", p);
+    c.engine = roofline::load_engine(catalog(), "vllm");
+    const Estimate half = at(c, {32, 512, 16});
+    const Estimate all = at(c, {64, 512, 16});
+    const Estimate one_each = at(c, {p.dp, 512, 16});
+    c.micro_batches = 2;
+    const Estimate both = at(c, {64, 512, 16});
+    CHECK(at(c, {p.dp, 512, 16}).ttft_s == one_each.ttft_s);  // nothing to cut
+    const auto longer = [](double all_s, double messages_s) {
+      return 2 * std::max(messages_s, all_s - messages_s);
+    };
+    const double request_s = c.engine.host.request.value;
+    CHECK(both.ttft_s ==
+          near(request_s + longer(half.ttft_s - request_s, half.communication_s)).epsilon(1e-9));
+    CHECK(both.tpot_s == near(longer(half.tpot_s, half.tpot_communication_s)).epsilon(1e-9));
+    CHECK(both.ttft_s < all.ttft_s);
+    CHECK(both.kv_cache_bytes == all.kv_cache_bytes);
+    CHECK(both.prefill_flops == all.prefill_flops);
+    CHECK(both.decode_bytes_per_token > all.decode_bytes_per_token);  // weights are read twice
+    double parts_s = 0;
+    for (const double part_s : both.ttft_parts_s) parts_s += part_s;
+    CHECK(parts_s == near(both.ttft_s).epsilon(1e-9));
+  }
+}
+
+/// What two operators of DeepSeek-V3 published of a node of eight (open-infra-index, day 6; LMSYS
+/// blog of 2025-05-05): 32 of 256 experts are there twice, and two micro-batches overlap.
+TEST_CASE("several devices: DeepSeek V3 on nodes of experts makes its published tokens a second") {
+  const auto tokens_of_node = [](const std::string& hardware, std::uint64_t devices,
+                                 const DesignPoint& of_device) {
+    Configuration c = on_h100("deepseek-v3", {.ep = devices, .dp = devices});
+    c.architecture = load_model(catalog(), "deepseek-v3", {{"n_routed_experts", "288"}});
+    c.hardware = roofline::load_hardware(catalog(), hardware);
+    c.interconnect = std::make_shared<const roofline::Interconnect>(
+        roofline::load_interconnect(catalog(), "hgx-h100-128"));
+    c.lowering.weights = c.lowering.activations = DType::FP8;
+    c.engine = roofline::load_engine(catalog(), "sglang");
+    roofline::apply(c.engine, true, true, c.lowering);
+    c.micro_batches = 2;
+    DesignPoint all = of_device;
+    all.batch *= devices;
+    const Estimate e = at(c, all);
+    CHECK(e.fits);
+    return 8 * static_cast<double>(of_device.batch) / e.tpot_s;
+  };
+  // As many sequences as fit, 2,000 tokens and 1,000 of output.
+  CHECK(tokens_of_node("h100-sxm", 72, {216, 2000, 1000}) == near(22300).epsilon(0.25));
+  // 21 tokens a second for each user, so 14,800 / 8 / 21 = 88 sequences; 4,989 tokens in the mean.
+  CHECK(tokens_of_node("h800", 144, {88, 4489, 1000}) == near(14800).epsilon(0.25));
+}
+
 TEST_CASE("several devices: a sweep gives what single estimates give") {
   for (const Parallelism& p :
        {Parallelism{.tp = 2}, Parallelism{.tp = 2, .pp = 2}, Parallelism{.ep = 4, .dp = 4}}) {
