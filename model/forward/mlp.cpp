@@ -2,6 +2,7 @@
 
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <vector>
 
 #include "model/forward/attention_site.h"
@@ -139,18 +140,27 @@ double reaches(const Routing& routing, std::uint64_t count) {
   return 1 - none;
 }
 
-/// The share of all pairs of token and expert that is here.
-double share_here(const Experts& e, std::uint64_t first, std::uint64_t count) {
+/// The sum of the probabilities of `count` experts from `first` on.
+double chosen_of(const Experts& e, std::uint64_t first, std::uint64_t count) {
+  const auto begin = e.probabilities.begin() + static_cast<std::ptrdiff_t>(first);
+  return std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(count), 0.0);
+}
+
+/// The first of those `count` experts of a device that tokens choose most: the other devices wait.
+std::uint64_t first_of_fullest(const Experts& e, std::uint64_t count) {
+  std::uint64_t fullest = 0;
+  for (std::uint64_t first = 0; first < e.probabilities.size(); first += count) {
+    if (chosen_of(e, first, count) > chosen_of(e, fullest, count)) fullest = first;
+  }
+  return fullest;
+}
+
+/// The share of all pairs of token and expert that these experts have.
+double share_of(const Experts& e, std::uint64_t first, std::uint64_t count) {
   if (e.probabilities.empty()) {
     return static_cast<double>(count) / static_cast<double>(e.routing.num_experts);
   }
-  double here = 0;
-  double all = 0;
-  for (std::uint64_t i = 0; i < e.probabilities.size(); ++i) {
-    all += e.probabilities[i];
-    if (i >= first && i < first + count) here += e.probabilities[i];
-  }
-  return here / all;
+  return chosen_of(e, first, count) / chosen_of(e, 0, e.probabilities.size());
 }
 
 /// Probabilities within a tenth of the least of them count as their mean, which moves the expected
@@ -208,14 +218,14 @@ std::optional<ExpertCounts> count_experts(Symbols& symbols, const Stack& stack,
     if (own.is_zero()) continue;
     ++counts.layers;
     const std::uint64_t here = spreads ? sharding->experts_here(*e) : e->routing.num_experts;
-    const std::uint64_t first = spreads ? sharding->first_expert(*e) : 0;
+    const std::uint64_t first = spreads ? first_of_fullest(*e, here) : 0;
     const Count all = spreads ? own * plan.dp : own;
     const std::uint64_t chosen = e->routing.num_experts_per_tok;
     add(*e, first, here, loads[all]);
     most += symbols.minimum(all * chosen, here);
     if (!spreads) continue;
     pairs.most += all * std::min(chosen, here);
-    pairs.usual += symbols.ceil_fraction(all * chosen, share_here(*e, first, here));
+    pairs.usual += symbols.ceil_fraction(all * chosen, share_of(*e, first, here));
     if (others == 0) continue;
     sent.most += own * std::min(chosen * plan.expert_tp(), others);
     sent.usual += symbols.ceil_fraction(own * others, reaches(e->routing, here));

@@ -1,16 +1,20 @@
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "model/io/weights/catalog.h"
 #include "roofline/estimator.h"
 #include "roofline/interconnect.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
+#include "tests/test_folder.h"
 
 using namespace kvcast;
 using roofline::Configuration;
@@ -167,6 +171,30 @@ TEST_CASE("several devices: micro-batches on one stage overlap messages with wor
     for (const double part_s : both.ttft_parts_s) parts_s += part_s;
     CHECK(parts_s == near(both.ttft_s).epsilon(1e-9));
   }
+}
+
+TEST_CASE("several devices: all wait for the one whose experts are chosen most") {
+  // Each token chooses the last of Mixtral's experts, and one of the others: of 8 devices the last
+  // multiplies all 8 x 64 tokens by an expert, where loads that are alike make 2/8 of them.
+  const TestFolder folder;
+  const std::filesystem::path file = folder / "tokens.csv";
+  std::string text = "layer,expert,tokens\n";
+  for (int layer = 0; layer < 32; ++layer) {
+    for (int expert = 0; expert < 8; ++expert) {
+      text += fmt::format("{},{},{}\n", layer, expert, expert == 7 ? 700 : 100);
+    }
+  }
+  std::ofstream(file) << text;
+  Configuration c = on_h100("mixtral-8x7b", {.ep = 8, .dp = 8});
+  const DesignPoint p{8, 64, 2};
+  const Estimate alike = at(c, p);
+  c.architecture =
+      load_model(catalog(), "mixtral-8x7b", {{std::string(expert_tokens_key), file.string()}});
+  const Estimate uneven = at(c, p);
+  const double of_a_pair = 6.0 * 4096 * 14336 * 32;
+  CHECK(uneven.prefill_flops - alike.prefill_flops ==
+        near(8 * (8 * 64 * 0.75) * of_a_pair).epsilon(1e-3));
+  CHECK(uneven.ttft_s > alike.ttft_s);
 }
 
 /// What two operators of DeepSeek-V3 published of a node of eight (open-infra-index, day 6; LMSYS
