@@ -256,6 +256,15 @@ Count Symbols::expected_distinct(const Count& tokens, const ExpertLoads& loads) 
   return derive({Function::ExpectedDistinct, tokens, Count(), index}, std::move(name));
 }
 
+Count Symbols::drawn_sum(const Count& a, double mean, double deviation) {
+  const auto known = std::find_if(draws_.begin(), draws_.end(), [&](const Draw& d) {
+    return d.mean == mean && d.deviation == deviation;
+  });
+  const auto index = static_cast<std::size_t>(known - draws_.begin());
+  if (known == draws_.end()) draws_.push_back({mean, deviation});
+  return derive({Function::DrawnSum, a, Count(), index}, "drawn(" + to_string(a) + ")");
+}
+
 Symbol Symbols::found_by_run(const Count& most, std::string name, std::optional<Count> expected) {
   Count usual = expected ? *expected : most;
   return add({Function::FoundByRun, most, std::move(usual), 0}, std::move(name));
@@ -281,6 +290,12 @@ std::uint64_t Symbols::apply(const Derived& d, std::uint64_t a, std::uint64_t b)
         read += static_cast<double>(experts) * (1 - unread);
       }
       return static_cast<std::uint64_t>(std::llround(read));
+    }
+    case Function::DrawnSum: {
+      const auto draws = static_cast<double>(a);
+      const Draw& draw = draws_[d.parameter];
+      const double sum = draws * draw.mean + std::sqrt(draws) * draw.deviation;
+      return static_cast<std::uint64_t>(std::ceil(sum));
     }
     case Function::FoundByRun: return b;
   }
@@ -384,9 +399,9 @@ std::vector<std::uint64_t> Symbols::kv_len_breakpoints(std::span<const std::uint
   for (const Derived& d : derived_) {
     if (!varies(d.a) && !varies(d.b)) continue;
     // A share of the tokens is affine to within one token, what a run finds changes slope with what
-    // it is expected to be, and distinct experts bend all along.
+    // it is expected to be, and what is drawn bends all along.
     if (d.function == Function::CeilFraction || d.function == Function::FoundByRun ||
-        d.function == Function::ExpectedDistinct) {
+        d.function == Function::ExpectedDistinct || d.function == Function::DrawnSum) {
       continue;
     }
     if (d.function == Function::CeilDivide) {  // chunks of a cache, of kv_len and so many tokens

@@ -124,6 +124,9 @@ class Symbols {
   /// Σ 1 - (1 - p)^tokens over the experts, rounded: the distinct ones that tokens are expected to
   /// read where each chooses independently. Where all are alike, p is K/E.
   Count expected_distinct(const Count& tokens, const ExpertLoads& loads);
+  /// ceil(a · mean + deviation · √a): of a draws, what a sum of theirs is when it lies so many
+  /// standard deviations of one draw above its mean.
+  Count drawn_sum(const Count& a, double mean, double deviation);
   /// A count that depends on the data, `most` at most: estimates take what is expected, or `most`,
   /// and a run says what it is.
   Symbol found_by_run(const Count& most, std::string name, std::optional<Count> expected = {});
@@ -157,12 +160,12 @@ class Symbols {
   std::string to_string(const Count& c) const;
 
  private:
-  enum class Function { Minimum, CeilFraction, CeilDivide, ExpectedDistinct, FoundByRun };
+  enum class Function { Minimum, CeilFraction, CeilDivide, ExpectedDistinct, DrawnSum, FoundByRun };
   struct Derived {
     Function function = Function::Minimum;
     Count a;                      ///< of FoundByRun: at most
     Count b;                      ///< of FoundByRun: expected
-    std::uint64_t parameter = 0;  ///< of ExpectedDistinct: index into expert_loads_
+    std::uint64_t parameter = 0;  ///< of ExpectedDistinct and DrawnSum: index into their table
     bool operator==(const Derived&) const = default;
   };
   /// Of derived symbols from `first` on; those before it have their values.
@@ -176,6 +179,11 @@ class Symbols {
   std::vector<std::string> names_;
   std::vector<Derived> derived_;
   std::vector<ExpertLoads> expert_loads_;
+  struct Draw {
+    double mean = 0;
+    double deviation = 0;
+  };
+  std::vector<Draw> draws_;
 };
 
 }  // namespace kvcast

@@ -24,4 +24,20 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
+double expected_largest_normal(std::uint64_t n) {
+  // The mean is what stands above the distribution function of the largest, right of 0, less what
+  // is below it on the left.
+  constexpr double step = 1e-3;
+  constexpr int steps = 10'000;  // to 10 standard deviations
+  const auto below = [n](double x) {
+    return std::pow(std::erfc(-x / std::sqrt(2.0)) / 2, static_cast<double>(n));
+  };
+  double mean = 0;
+  for (int i = 0; i < steps; ++i) {
+    const double x = (i + 0.5) * step;
+    mean += (1 - below(x) - below(-x)) * step;
+  }
+  return mean;
+}
+
 }  // namespace kvcast

@@ -105,6 +105,9 @@ struct Experts {
   double gate_alpha = 1;
   /// Of forecasts: how likely a token is to choose each expert; empty: all alike.
   std::vector<double> probabilities = {};
+  /// Of forecasts: a device of several has the pairs of the fullest one in so many steps; 0: in the
+  /// mean.
+  std::uint64_t draws = 0;
   bool operator==(const Experts&) const = default;
 };
 

@@ -1,10 +1,12 @@
 #include "model/forward/mlp.h"
 
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <numeric>
 #include <vector>
 
+#include "model/base/order_statistics.h"
 #include "model/forward/attention_site.h"
 
 namespace kvcast {
@@ -163,6 +165,29 @@ double share_of(const Experts& e, std::uint64_t first, std::uint64_t count) {
   return chosen_of(e, first, count) / chosen_of(e, 0, e.probabilities.size());
 }
 
+/// Pairs of `tokens` and these `count` experts of a device: in the mean, or of the fullest device
+/// in Experts::draws steps, whose sums of independent tokens are taken to be normal.
+Count expected_pairs(Symbols& symbols, const Experts& e, const Count& tokens, std::uint64_t first,
+                     std::uint64_t count) {
+  const auto chosen = static_cast<double>(e.routing.num_experts_per_tok);
+  const auto all = static_cast<double>(e.routing.num_experts);
+  const double share = share_of(e, first, count);
+  if (e.draws == 0) return symbols.ceil_fraction(tokens * e.routing.num_experts_per_tok, share);
+  // K of E without replacement (hypergeometric); or each expert for itself.
+  double variance = all > 1 ? chosen * share * (1 - share) * (all - chosen) / (all - 1) : 0;
+  std::uint64_t rivals = e.routing.num_experts / count;
+  if (!e.probabilities.empty()) {
+    variance = 0;
+    rivals = 1;
+    for (std::uint64_t i = first; i < first + count; ++i) {
+      variance += e.probabilities[i] * (1 - e.probabilities[i]);
+    }
+  }
+  const double above = expected_largest_normal(e.draws * rivals) * std::sqrt(variance);
+  return symbols.minimum(symbols.drawn_sum(tokens, chosen * share, above),
+                         tokens * std::min(e.routing.num_experts_per_tok, count));
+}
+
 /// Probabilities within a tenth of the least of them count as their mean, which moves the expected
 /// experts by less than 0.1 %: a sweep takes a power of each.
 ExpertLoads merged(const ExpertLoads& loads) {
@@ -225,7 +250,7 @@ std::optional<ExpertCounts> count_experts(Symbols& symbols, const Stack& stack,
     most += symbols.minimum(all * chosen, here);
     if (!spreads) continue;
     pairs.most += all * std::min(chosen, here);
-    pairs.usual += symbols.ceil_fraction(all * chosen, share_of(*e, first, here));
+    pairs.usual += expected_pairs(symbols, *e, all, first, here);
     if (others == 0) continue;
     sent.most += own * std::min(chosen * plan.expert_tp(), others);
     sent.usual += symbols.ceil_fraction(own * others, reaches(e->routing, here));

@@ -229,6 +229,7 @@ TEST_CASE("symbols: at many points at once they are what they are at each") {
   const Count chunks = s.whole_chunks(prompt + window, 16);
   s.expected_distinct(batch * kept, {{0.125, 60}, {0.5, 4}});
   s.minimum(s.minimum(chunks.scaled(1, 3) * batch, kept * window), batch * 500);
+  s.drawn_sum(batch * prompt, 0.25, 1.5);
   s.found_by_run(kept, "found", s.minimum(kept, 7));
   std::vector<SymbolValues> points;
   for (const std::uint64_t b : {1u, 2u, 256u}) {
@@ -253,6 +254,14 @@ TEST_CASE("symbols: at many points at once they are what they are at each") {
     CAPTURE(s.name(Symbol{static_cast<std::uint16_t>(id)}));
     CHECK(is_equal(id));
   }
+}
+
+TEST_CASE("symbols: a drawn sum lies so many standard deviations above its mean") {
+  Symbols s;
+  const Count fullest = s.drawn_sum(batch * prompt, 0.25, 1.5);
+  CHECK(at(s, fullest, 4, 100, 1) == 130);  // 100 + 1.5 · 20
+  CHECK(at(s, fullest, 1, 1, 1) == 2);      // 1.75
+  CHECK(at(s, fullest, 0, 1, 1) == 0);
 }
 
 TEST_CASE("symbols: what has no value at the sizes of a pass is none of its tokens") {

@@ -197,6 +197,23 @@ TEST_CASE("several devices: all wait for the one whose experts are chosen most")
   CHECK(uneven.ttft_s > alike.ttft_s);
 }
 
+TEST_CASE("several devices: the fullest of drawn steps") {
+  // 8 x 64 tokens choose 2 of 8 experts, one on each of 8 devices: 128 pairs each in the mean, with
+  // a variance of 512 · 2 · 1/8 · 7/8 · 6/7 = 96. The largest of 8 normal draws lies 1.4236
+  // deviations above the mean.
+  Configuration c = on_h100("mixtral-8x7b", {.ep = 8, .dp = 8});
+  const DesignPoint p{8, 64, 2};
+  const Estimate mean = at(c, p);
+  const double of_a_pair = 6.0 * 4096 * 14336 * 32;
+  const auto more_pairs = [&](const char* draws) {
+    c.architecture =
+        load_model(catalog(), "mixtral-8x7b", {{std::string(expert_draws_key), draws}});
+    return (at(c, p).prefill_flops - mean.prefill_flops) / of_a_pair / 8;
+  };
+  CHECK(more_pairs("1") == near(std::ceil(128 + 1.4236 * std::sqrt(96.0)) - 128).epsilon(1e-3));
+  CHECK(more_pairs("100") > more_pairs("1"));
+}
+
 /// What two operators of DeepSeek-V3 published of a node of eight (open-infra-index, day 6; LMSYS
 /// blog of 2025-05-05): 32 of 256 experts are there twice, and two micro-batches overlap.
 TEST_CASE("several devices: DeepSeek V3 on nodes of experts makes its published tokens a second") {

@@ -128,14 +128,20 @@ Architecture load_model(const Catalog& catalog, const std::string& name_or_path,
       if (origin.has_filename()) name = origin.filename().string();
     }
   }
-  std::optional<std::string> expert_tokens;
-  std::erase_if(overrides, [&](const ConfigOverride& o) {
-    if (o.key != expert_tokens_key) return false;
-    expert_tokens = o.value;
-    return true;
-  });
+  const auto taken = [&](std::string_view key) {
+    std::optional<std::string> value;
+    std::erase_if(overrides, [&](const ConfigOverride& o) {
+      if (o.key != key) return false;
+      value = o.value;
+      return true;
+    });
+    return value;
+  };
+  const std::optional<std::string> expert_tokens = taken(expert_tokens_key);
+  const std::optional<std::string> expert_draws = taken(expert_draws_key);
   Architecture a = read_config(config, name, path.string(), overrides);
   if (expert_tokens) expect_routed_tokens(*expert_tokens, a);
+  if (expert_draws) expect_fullest(*expert_draws, a);
   if (overrides.empty()) a.origin = origin;  // loads of experts change no weight
   if (file) {
     a.stored_weights = gguf_weight_types(*file, a);

@@ -1,9 +1,12 @@
 #include "model/io/weights/routed_tokens.h"
 
+#include <charconv>
 #include <numeric>
 #include <set>
 #include <string>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "model/base/error.h"
 #include "model/base/quantity.h"
@@ -51,6 +54,11 @@ RoutedTokens read(const CsvTable& table, const Architecture& model) {
   return routed;
 }
 
+void check_has_experts(const Architecture& model) {
+  if (layers_with_experts(model.decoder) > 0) return;
+  throw Error("the model " + model.name, "no experts", "a mixture of experts");
+}
+
 }  // namespace
 
 void write_routed_tokens(const std::filesystem::path& path, const RoutedTokens& routed) {
@@ -65,9 +73,7 @@ void write_routed_tokens(const std::filesystem::path& path, const RoutedTokens& 
 }
 
 void expect_routed_tokens(const std::filesystem::path& path, Architecture& model) {
-  if (layers_with_experts(model.decoder) == 0) {
-    throw Error("the model " + model.name, "no experts", "a mixture of experts");
-  }
+  check_has_experts(model);
   const CsvTable table = CsvTable::read(path);
   const RoutedTokens routed = read(table, model);
   for (std::uint64_t i = 0; i < model.decoder.layers.size(); ++i) {
@@ -90,6 +96,20 @@ void expect_routed_tokens(const std::filesystem::path& path, Architecture& model
       }
       e->probabilities.push_back(share * chosen);
     }
+  }
+}
+
+void expect_fullest(const std::string& draws, Architecture& model) {
+  check_has_experts(model);
+  constexpr std::uint64_t most = 1'000'000;  // ours
+  std::uint64_t n = 0;
+  const auto [rest, error] = std::from_chars(draws.data(), draws.data() + draws.size(), n);
+  if (error != std::errc() || rest != draws.data() + draws.size() || n == 0 || n > most) {
+    throw Error("expert_draws", "'" + draws + "'",
+                fmt::format("a whole number from 1 to {}", most));
+  }
+  for (LayerShape& layer : model.decoder.layers) {
+    if (layer.experts) layer.experts->draws = n;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "model/config/architecture.h"
@@ -21,5 +22,8 @@ void write_routed_tokens(const std::filesystem::path& path, const RoutedTokens& 
 /// Throws Error for a layer without rows, a row without its expert, an expert twice, and one that
 /// has more tokens than there were: more than 1/K of its layer's.
 void expect_routed_tokens(const std::filesystem::path& path, Architecture& model);
+
+/// Sets Experts::draws from a whole number. Throws Error for other words.
+void expect_fullest(const std::string& draws, Architecture& model);
 
 }  // namespace kvcast
