@@ -215,6 +215,9 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
   if (eager_attention) {
     flops(RateClass::BatchedMatrix) = {
         b.matrix("batched_matrix_rate", dtype, hw.batched_matrix_rate)};
+    // Of what has no eager form: a state's step, the choice of keys.
+    flops(RateClass::TiledAttention) = flops(RateClass::DecodeAttention) =
+        flops(RateClass::BatchedMatrix);
   }
   if (tiled_attention) {
     const FlopsPerSecond rate{b.matrix("tiled_attention_rate", dtype, hw.tiled_attention_rate)};
