@@ -1,6 +1,7 @@
 #include "search/placed_estimator.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -187,6 +188,13 @@ Estimate PlacedEstimator::spread(Estimate e, const DesignPoint& p,
   e.ttft_s = placed.helpers_s + placed.run.ttft_s;
   e.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)] = placed.run.ttft_s;
   e.ttft_speedup = plain_ttft_s / e.ttft_s;
+  if (!one_device_.parallelism().is_one()) {
+    // The collectives of the last rank, whose bytes go by its tokens, and the waits for messages.
+    const auto read = static_cast<double>(
+        std::accumulate(placed.tokens.begin(), placed.tokens.end(), std::uint64_t{0}));
+    e.communication_s *= static_cast<double>(placed.tokens.back()) / read;
+    e.communication_s += e.ttft_s - placed.without_links_s;
+  }
   if (e.ttft_s > 2 * placed.without_links_s) e.ttft_bound = roofline::Bound::Link;
   const double later_s = static_cast<double>(p.output_len - 1) * e.tpot_s;
   e.bound = e.ttft_s > later_s ? e.ttft_bound : e.tpot_bound;

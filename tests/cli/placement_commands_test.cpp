@@ -38,6 +38,15 @@ TEST_CASE("estimate: says how many devices there are in all") {
   CHECK(says("--tp 2 --dp 2", "4 x "));
 }
 
+TEST_CASE("estimate: messages within the ranks of a chain are a part of TTFT") {
+  const json j = run_json(estimate + "--json --batch 4 --tp 4 --method kvr:p=4");
+  const double ttft_s = j["ttft_s"];
+  // No less than a quarter of what the whole prompt's collectives take on one group.
+  const json whole = run_json(estimate + "--json --batch 4 --tp 4");
+  CHECK(j["communication_s"] > whole["communication_s"].get<double>() / 4);
+  CHECK(j["communication_s"] < ttft_s);
+}
+
 TEST_CASE("estimate: parts of a layer convert what they read, each for itself") {
   const json j = run_json(
       "estimate --quiet --json --model llama-7b --hardware rtx-4090 --engine exllama "
