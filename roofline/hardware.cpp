@@ -10,6 +10,7 @@
 #include "model/base/json_file.h"
 #include "model/base/quantity.h"
 #include "model/base/words.h"
+#include "roofline/base_file.h"
 #include "roofline/hardware_fields.h"
 
 namespace kvcast::roofline {
@@ -149,21 +150,6 @@ void mark_inherited(nlohmann::json& entry, const std::string& of) {
   if (entry.contains("reference") && entry["reference"].is_string()) {
     entry["reference"] = "taken from " + of + ": " + entry["reference"].get<std::string>();
   }
-}
-
-/// The file that `key` names, which stands in the same folder and builds on no other file.
-nlohmann::json read_base(const JsonObject& o, const std::filesystem::path& path,
-                         const std::string& key) {
-  const std::string base = o.text(key);
-  if (base.empty() || base.find_first_of("/\\") != std::string::npos || base.front() == '.') {
-    o.fail(key, "the name of another file in its folder, without .json");
-  }
-  nlohmann::json document = read_json_file(path.parent_path() / (base + ".json"));
-  const JsonObject of_base(document, fmt::format("{}: /{}", path.string(), key));
-  for (const char* builds_on : {"extends", "relative"}) {
-    if (of_base.has(builds_on)) o.fail(key, "a file that builds on no other one");
-  }
-  return document;
 }
 
 /// The file with what it takes over: `extends` gives all entries that it lacks, `relative` only

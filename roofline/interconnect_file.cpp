@@ -14,6 +14,7 @@
 #include "model/base/quantity.h"
 #include "model/base/words.h"
 #include "model/io/files/csv_table.h"
+#include "roofline/base_file.h"
 #include "roofline/interconnect.h"
 
 namespace kvcast::roofline {
@@ -132,14 +133,7 @@ nlohmann::json platform_document(const std::filesystem::path& path) {
   json document = read_json_file(path);
   const JsonObject o(document, path.string());
   if (!o.has("extends")) return document;
-  const std::string base = o.text("extends");
-  if (base.empty() || base.find_first_of("/\\") != std::string::npos || base.front() == '.') {
-    o.fail("extends", "the name of another file in its folder, without .json");
-  }
-  json merged = read_json_file(path.parent_path() / (base + ".json"));
-  if (JsonObject(merged, path.string() + ": /extends").has("extends")) {
-    o.fail("extends", "a file that builds on no other one");
-  }
+  json merged = read_base(o, path, "extends");
   document.erase("extends");
   merged.merge_patch(document);
   return merged;

@@ -166,7 +166,7 @@ TEST_CASE("hardware: a relative gives factors and latencies alone, and each says
   for (const auto& [patch, part] :
        {std::pair<json, const char*>{{{"extends", "toy"}}, "only one of"},
         {{{"relative", "../toy"}}, "near.json: /relative"},
-        {{{"relative", "nothing"}}, "/nothing.json"},
+        {{{"relative", "nothing"}}, "near.json: /relative: got \"nothing\""},
         {{{"relative", "near"}}, "builds on no other one"},
         {{{"memory_capacity", nullptr}}, "/memory_capacity"}}) {
     check_line(message_of([&] { read_with(patch); }), {part});
