@@ -54,6 +54,7 @@ RateFound find_max_rate(const RateSearch& search,
     try_rates(rates);
   }
   found.rate = low;
+  found.is_limit = high > 0;
   std::sort(found.tried.begin(), found.tried.end(),
             [](const ServedRate& a, const ServedRate& b) { return a.rate < b.rate; });
   return found;

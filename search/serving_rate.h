@@ -27,6 +27,7 @@ struct RateSearch {
 
 struct RateFound {
   double rate = 0;                ///< 0: no rate holds, not even the least
+  bool is_limit = true;           ///< false: all that were tried hold, and `rate` is the highest
   std::vector<ServedRate> tried;  ///< by rate, each once
 };
 

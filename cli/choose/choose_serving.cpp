@@ -92,6 +92,10 @@ ordered_json server_row(const reports::ServingSweep& sweep, std::uint64_t config
       row["reason"] = "no rate meets the objective";
       return row;
     }
+    if (!found.is_limit) {
+      row["reason"] = "all rates meet the objective: too few requests, or no limit";
+      return row;
+    }
     row["max_rate_per_device"] = found.rate / static_cast<double>(devices);
     for (const search::ServedRate& t : found.tried) {
       if (t.rate != found.rate) continue;
