@@ -1,5 +1,6 @@
 #include "simulate/serving/serving_scenario.h"
 
+#include <string_view>
 #include <type_traits>
 #include <variant>
 
@@ -19,6 +20,7 @@ struct Setting {
                bool SchedulerSettings::*>
       member;
   std::uint64_t least = 1;
+  std::string_view of = "";  ///< how the names of the only schedulers that read it begin
 };
 const Setting settings[]{
     {"max_num_batched_tokens", &SchedulerSettings::max_num_batched_tokens},
@@ -31,12 +33,13 @@ const Setting settings[]{
     {"reserve_full_prompt", &SchedulerSettings::reserve_full_prompt},
     {"num_scheduler_steps", &SchedulerSettings::num_scheduler_steps},
     {"schedules_ahead", &SchedulerSettings::schedules_ahead},
-    {"batch_wait_timeout_iters", &SchedulerSettings::batch_wait_timeout_iters, 0},
-    {"batch_wait_max_tokens_ratio", &SchedulerSettings::batch_wait_max_tokens_ratio},
+    {"batch_wait_timeout_iters", &SchedulerSettings::batch_wait_timeout_iters, 0, "trtllm"},
+    {"batch_wait_max_tokens_ratio", &SchedulerSettings::batch_wait_max_tokens_ratio, 0, "trtllm"},
     {"chunked_prefill", &SchedulerSettings::chunked_prefill},
-    {"long_prefill_token_threshold", &SchedulerSettings::long_prefill_token_threshold, 0},
-    {"chunked_prefill_size", &SchedulerSettings::chunked_prefill_size},
-    {"conservativeness", &SchedulerSettings::conservativeness}};
+    {"long_prefill_token_threshold", &SchedulerSettings::long_prefill_token_threshold, 0,
+     "vllm-v1"},
+    {"chunked_prefill_size", &SchedulerSettings::chunked_prefill_size, 1, "sglang"},
+    {"conservativeness", &SchedulerSettings::conservativeness, 0, "sglang"}};
 
 double cost_at(const JsonObject& o, const char* key) {
   const double seconds = o.number_or(key, 0);
@@ -83,6 +86,7 @@ void set_scheduler(std::string_view text, const std::string& place, SchedulerSet
     throw Error(place + ": " + e.what());
   }
   for (const Setting& setting : settings) {
+    if (!name(s.policy).starts_with(setting.of)) continue;
     std::visit(
         [&](auto member) {
           auto& value = s.*member;
