@@ -57,9 +57,14 @@ TrainSettings parse_settings(const TrainOptions& o, std::uint64_t ranks) {
   s.rate.last = o.last_learning_rate.empty()
                     ? s.rate.peak / 10
                     : parse_share(o.last_learning_rate, "--last-learning-rate");
-  s.rate.warmup_steps = o.warmup.empty()
-                            ? s.rate.steps / 10
-                            : static_cast<std::uint64_t>(parse_share(o.warmup, "--warmup"));
+  if (s.rate.last > s.rate.peak) {
+    throw Error("--last-learning-rate", o.last_learning_rate,
+                "at most the peak's " + o.learning_rate);
+  }
+  if (o.warmup != "0") {
+    s.rate.warmup_steps =
+        o.warmup.empty() ? s.rate.steps / 10 : parse_token_count(o.warmup, "--warmup");
+  }
   if (s.rate.warmup_steps > s.rate.steps) {
     throw Error("--warmup", o.warmup, "at most the " + o.steps + " steps");
   }
