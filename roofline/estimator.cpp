@@ -82,6 +82,7 @@ Recordings record_for(const Configuration& c, const std::optional<DevicePlace>& 
 
 Estimator::Stages Estimator::make_stages(const Configuration& c) const {
   const Parallelism& p = c.parallelism;
+  check_parallelism(c.architecture, p);
   const Rates rates = rates_of(c);
   Stages stages;
   for (std::uint64_t stage = 0; stage < p.pp; ++stage) {

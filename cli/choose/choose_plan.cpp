@@ -75,6 +75,9 @@ void PlanFlags::add_to(Command c) {
   c.add("--platform", platform);
   c.add("--plot", plot, "with --objective: draw throughput over TPOT, the front marked");
   c.add("--csv", csv);
+  c.need({"--max-ttft", "--max-tpot", "--batch", "--output-len", "--engine", "--platform", "--plot",
+          "--csv"},
+         {"--objective"});
 }
 
 void choose_plan(const PlanFlags& flags, const ParallelOptions& parallel,

@@ -405,6 +405,10 @@ void add_estimate(Command app, const Globals& globals) {
       .add("--breakdown", options->breakdown,
            "add a row for every operator, and for every device if there are several")
       .group("Output");
+  command.exclude(
+      "--train",
+      {"--link", "--link-gb-per-s", "--link-latency-s", "--sequence-parallel", "--validation"},
+      "they are of requests");
   command.callback([options, &globals] {
     options->request.use_this_machine(globals);
     run(*options, globals);

@@ -53,6 +53,11 @@ void ServingAxes::add_to(Command c) {
       .group("Axes");
   c.add("--slo LIMITS", slo, "with --serving: ttft=S,tpot=S,e2e=S, what a request must keep");
   workload.add_to(c);
+  c.need({"--scheduler", "--rate", "--slo", "--requests", "--arrivals", "--prompt-lens",
+          "--output-lens", "--prefixes", "--num-requests", "--seed"},
+         {"--serving"});
+  c.exclude("--serving", {"--batch", "--prompt-len", "--output-len"},
+            "the workload has the lengths (--prompt-lens, --output-lens or --requests)");
 }
 
 reports::ServingSweep ServingAxes::over(const reports::SweepGrid& grid) const {

@@ -138,6 +138,16 @@ template Flag Command::add(const std::string&, std::uint64_t&, const std::string
 
 Flag Command::flag(const std::string& name) const { return Flag(app_->get_option(name)); }
 
+void Command::need(const std::vector<std::string>& flags, const std::vector<std::string>& one_of) {
+  for (const std::string& flag : flags) rules_of(app_->get_option(flag)).needs = one_of;
+}
+
+void Command::exclude(const std::string& flag, const std::vector<std::string>& others,
+                      const std::string& why) {
+  auto& excludes = rules_of(app_->get_option(flag)).excludes;
+  for (const std::string& other : others) excludes.emplace_back(other, why);
+}
+
 void Command::footer(const std::string& text) { app_->footer(text); }
 void Command::footer(std::function<std::string()> text) {
   // CLI11 puts a line end and the plain footer after it: that is the text's last line.

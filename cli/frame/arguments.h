@@ -67,6 +67,11 @@ class Command {
   template <typename Value>
   Flag add(const std::string& flag, Value& value, const std::string& help = {});
   Flag flag(const std::string& name) const;
+  /// Each of the flags is refused without one of the others.
+  void need(const std::vector<std::string>& flags, const std::vector<std::string>& one_of);
+  /// `flag` is refused beside any of the others, for this reason.
+  void exclude(const std::string& flag, const std::vector<std::string>& others,
+               const std::string& why);
 
   void footer(const std::string& text);
   /// A text that is made when help is asked for.

@@ -8,6 +8,8 @@
 #include <system_error>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -123,6 +125,21 @@ void check_keys(const CLI::Option& o, const std::string& text) {
   }
 }
 
+void check_other_flags(const CLI::App& command, const CLI::Option& o) {
+  const auto is_given = [&](const std::string& flag) {
+    return command.get_option(flag)->count() > 0;
+  };
+  const FlagRules& rules = rules_of(&o);
+  if (!rules.needs.empty() && std::none_of(rules.needs.begin(), rules.needs.end(), is_given)) {
+    const std::string needed = fmt::format("{}", fmt::join(rules.needs, " or "));
+    throw Error(o.get_name(), "no " + needed, needed + " beside it");
+  }
+  for (const auto& [flag, why] : rules.excludes) {
+    if (!is_given(flag)) continue;
+    throw Error(fmt::format("{}: cannot be combined with {}; {}", o.get_name(), flag, why));
+  }
+}
+
 }  // namespace
 
 FlagRules& rules_of(const CLI::Option* flag) { return all_rules()[flag]; }
@@ -163,7 +180,9 @@ void check_files(const CLI::App& command) {
 void check_texts(const CLI::App& command) {
   if (command.get_parent() != nullptr) check_texts(*command.get_parent());
   for (const CLI::Option* o : command.get_options()) {
-    if (o->count() == 0 || o->get_items_expected_max() == 0) continue;
+    if (o->count() == 0) continue;
+    check_other_flags(command, *o);
+    if (o->get_items_expected_max() == 0) continue;
     for (const std::string& text : o->results()) {
       if (text.empty() && !rules_of(o).is_free_text) {
         throw Error(o->get_name(), "an empty text", o->get_type_name());

@@ -4,6 +4,8 @@
 
 #include <filesystem>
 #include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace CLI {
@@ -19,6 +21,8 @@ struct FlagRules {
   FilesOf writes;             ///< the files that the command writes for a value; empty: no output
   bool has_keys = false;      ///< a list of KEY=VALUE or of words, each at most once
   bool is_free_text = false;  ///< may be empty and never names a file
+  std::vector<std::string> needs;  ///< it has no effect without one of these flags
+  std::vector<std::pair<std::string, std::string>> excludes;  ///< flags, and why
 };
 /// To set and to read: the parser's own options cannot hold them.
 FlagRules& rules_of(const CLI::Option* flag);
@@ -31,7 +35,8 @@ std::vector<std::filesystem::path> drawn(const std::vector<std::filesystem::path
 /// Checks the flags that were given. Throws Error naming the flag, or AtomicFile's for a file that
 /// cannot be written.
 void check_files(const CLI::App& command);
-/// Throws Error where a flag was given an empty text, or a list with a key twice.
+/// Throws Error where a flag was given an empty text, or a list with a key twice, and where another
+/// flag that it needs is missing or one that it excludes is there.
 void check_texts(const CLI::App& command);
 
 }  // namespace kvcast::cli

@@ -55,7 +55,8 @@ constexpr Row table[] = {
      "calibrated (datasheet peaks times measured factors) or speed-of-light (peaks alone)",
      kernels},
     {"--set", "", "KEY=VALUE",
-     "override a config entry (num_key_value_heads=8), or expert_tokens=FILE.csv: measured loads",
+     "override a config entry (num_key_value_heads=8); or of experts expert_tokens=FILE.csv: "
+     "measured loads, expert_draws=N: with --ep the fullest device of N steps",
      request},
     {"--semantics", "", "WHICH",
      "how to read MLKV models: paper, or released (the authors' checkpoints)", request},
@@ -75,7 +76,8 @@ constexpr Row table[] = {
      "devices",
      devices},
     {"--platform", "", "NAME",
-     "what joins the devices (kvcast platform list) or a JSON file; default: the hardware's node",
+     "what joins the devices, a name from data/platforms or a JSON file; default: the hardware's "
+     "node",
      devices},
     {"--link", "", "NAME", "name of a link in the hardware file, such as nvlink", devices},
     {"--link-gb-per-s", "", "GB/S",

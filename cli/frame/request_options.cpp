@@ -96,6 +96,9 @@ void parse_devices(const RequestOptions& o, const Catalog& catalog, roofline::Co
                                     {"--micro-batches", !o.micro_batches.empty()}}) {
     if (given && !several) throw Error(flag, "one device", "--tp, --pp, --ep or --dp above 1");
   }
+  if (o.sequence_parallel && c.parallelism.tp == 1) {
+    throw Error("--sequence-parallel", "whole layers on each device", "--tp above 1");
+  }
   if (!o.stages.empty() && c.parallelism.pp == 1) {
     throw Error("--stages", "one stage", "--pp above 1");
   }

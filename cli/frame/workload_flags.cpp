@@ -81,6 +81,7 @@ void WorkloadFlags::add_to(Command c) {
   add("--prefixes SPEC", prefixes, "prompts begin with shared ones: prefix:groups=G,tokens=T");
   add("--num-requests N", count, "how many are generated [1000]");
   add("--seed N", seed, "of everything that is drawn");
+  c.need({"--first-requests", "--arrival-column", "--output-tokens"}, {"--requests"});
 }
 
 void WorkloadFlags::check() const {

@@ -52,6 +52,9 @@ void RunRequestsFlags::add_to(Command c) {
         "with --requests: write what each step took, for kvcast simulate serving --step-times")
       .writes();
   c.add("--no-wait", no_wait, "with --requests: skip the time until the next request arrives");
+  c.need({"--scheduler", "--slo", "--csv", "--trace", "--step-times", "--no-wait", "--prompt-lens",
+          "--output-lens", "--prefixes", "--num-requests", "--seed"},
+         {"--requests", "--arrivals"});
 }
 
 void run_requests(const RunOptions& o, const RunRequestsFlags& flags, const Globals& globals) {

@@ -45,14 +45,27 @@ struct ServingOptions {
   std::string plot;
   std::string csv;
   bool json = false;
-  std::string beside_scenario;  ///< the first given flag that excludes --scenario
 };
 
 /// Flags that a scenario file replaces.
-constexpr const char* server_flags[]{
-    "--model",     "--hardware",     "--method",           "--engine",
-    "--dtype",     "--weight-dtype", "--activation-dtype", "--cache-dtype",
-    "--scheduler", "--replicas",     "--router",           "--decode-servers"};
+const std::vector<std::string> server_flags{"--model",
+                                            "--hardware",
+                                            "--method",
+                                            "--engine",
+                                            "--dtype",
+                                            "--weight-dtype",
+                                            "--activation-dtype",
+                                            "--cache-dtype",
+                                            "--scheduler",
+                                            "--replicas",
+                                            "--router",
+                                            "--decode-servers",
+                                            "--tp",
+                                            "--pp",
+                                            "--ep",
+                                            "--dp",
+                                            "--set",
+                                            "--mode"};
 
 /// Servers, and what an answer says of them.
 struct Setup {
@@ -73,12 +86,6 @@ simulate::CacheLink cache_link(const ServingOptions& o, const simulate::ModelSer
 }
 
 Setup from_scenario(const ServingOptions& o) {
-  if (!o.beside_scenario.empty()) {
-    throw Error(
-        fmt::format("--scenario: cannot be combined with {}; the scenario file describes "
-                    "the server",
-                    o.beside_scenario));
-  }
   simulate::ServingScenario scenario = simulate::read_serving_scenario(o.scenario);
   Setup setup;
   setup.title = fmt::format("{} of {}", name(scenario.settings.policy), o.scenario);
@@ -173,6 +180,12 @@ void find_max_rate(const ServingOptions& o, const Objective& objective, const Gl
     use_blocks(setup.serving, requests->block_tokens());
     return serve(setup.serving, *requests, objective.slo);
   });
+  if (!found.is_limit) {
+    globals.warn(fmt::format(
+        "no limit found: all rates up to {:.4g} requests a second keep the objective; expected "
+        "tighter limits (--slo) or more requests",
+        found.rate));
+  }
   ordered_json j = facts.facts;
   j["max_rate"] = found.rate;
   j["max_rate_per_device"] = found.rate / j.value("devices", 1.0);
@@ -328,10 +341,11 @@ void add_simulate_serving(Command command, const Globals& globals) {
   c.add("--plot", o->plot,
         "draw queue and cache over time, and beside it the spread of latencies; with "
         "--find-max-rate latencies over the rate");
-  c.callback([o, c, &globals] {
-    for (const char* flag : server_flags) {
-      if (o->beside_scenario.empty() && c.flag(flag).is_given()) o->beside_scenario = flag;
-    }
+  c.exclude("--scenario", server_flags, "the scenario file describes the server");
+  c.need({"--router"}, {"--replicas"});
+  c.need({"--decode-scheduler", "--kv-link-gb-per-s", "--kv-link-latency-s"}, {"--decode-servers"});
+  c.need({"--first-rate"}, {"--find-max-rate"});
+  c.callback([o, &globals] {
     if (o->scenario.empty() && !o->request.model.empty()) o->request.use_this_machine(globals);
     run_serving(*o, globals);
   });

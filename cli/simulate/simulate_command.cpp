@@ -53,7 +53,7 @@ struct SimulateOptions {
   std::string trace;
   std::string plot;
   bool operators = false;
-  std::string beside_scenario;  ///< the first given flag that excludes --scenario
+  std::string of_chain;  ///< the first given flag of a chain
   bool json = false;
 };
 
@@ -61,11 +61,16 @@ struct SimulateOptions {
 constexpr std::uint64_t most_repeated_messages = 1'000'000;
 
 /// Flags that a scenario file replaces or that have no effect on it.
-constexpr std::array model_flags{
+const std::vector<std::string> model_flags{
     "--model",     "--hardware",   "--method",    "--schedule",      "--devices",
     "--partition", "--prompt-len", "--attention", "--dtype",         "--mode",
     "--set",       "--topology",   "--link",      "--link-gb-per-s", "--link-latency-s",
-    "--platform",  "--operators"};
+    "--platform",  "--operators",  "--batch",     "--engine",        "--tp",
+    "--pp",        "--ep",         "--dp"};
+/// Flags of a chain of ranks.
+constexpr std::array chain_flags{"--devices",    "--partition",     "--topology",
+                                 "--link",       "--link-gb-per-s", "--link-latency-s",
+                                 "--send-order", "--all-gather",    "--operators"};
 
 struct ParsedPlatform {
   simulate::Platform platform;
@@ -125,11 +130,6 @@ void set_orders(const SimulateOptions& o, simulate::PrefillWork& work,
 }
 
 SimulatedRun explicit_run(const SimulateOptions& o) {
-  if (!o.beside_scenario.empty()) {
-    throw Error(fmt::format(
-        "--scenario: cannot be combined with {}; the scenario file describes the whole run",
-        o.beside_scenario));
-  }
   SimulatedRun run{simulate::read_scenario(o.scenario), {}, o.scenario, {}};
   set_orders(o, run.scenario.work, run.scenario.options);
   run.programs = simulate::prefill_programs(run.scenario.work);
@@ -164,7 +164,14 @@ SimulatedRun model_run(const SimulateOptions& o, const std::optional<simulate::N
     throw Error("--all-gather: cannot be combined with --operators, which always uses the ring");
   }
   const roofline::Rates rates = roofline::make_rates(c.hardware, c.lowering, c.mode);
-  const simulate::LayerTimes times(c.architecture, c.methods, c.lowering, rates);
+  if (c.engine.has_own_steps()) {
+    throw Error("--schedule " + o.schedule, "the engine " + c.engine.name, "ideal or pytorch");
+  }
+  if (o.operators && sizes.batch > 1) {
+    throw Error("--operators", fmt::format("a batch of {}", sizes.batch), "--batch 1");
+  }
+  const simulate::LayerTimes times =
+      simulate::LayerTimes(c.architecture, c.methods, c.lowering, rates).for_batch(sizes.batch);
   const PartitionTask task{.times = times,
                            .exchange_cost = search::exchange_cost(c.hardware, c.mode),
                            .schedule = work.schedule,
@@ -194,6 +201,7 @@ void run_prefill(const SimulateOptions& o, const Globals& globals) {
   if (!o.noise.empty()) spec = parse_flag("--noise", o.noise, simulate::parse_noise);
   if (!o.plot.empty()) reports::plot_files(o.plot);  // refuses a wrong name before anything runs
   if (o.request.devices.parallelism().devices() > 1 && o.schedule.empty()) {
+    if (!o.of_chain.empty()) throw Error(o.of_chain, "no --schedule", "--schedule kvr or tsp");
     RequestOptions request = o.request;
     request.platform = o.platform;
     return simulate_devices(request, {spec, o.trace, o.plot, o.json}, globals);
@@ -293,9 +301,10 @@ void add_prefill(Command command, const Globals& globals) {
   c.add("--json", o->json);
   c.add("--trace FILE.json", o->trace, "write a Chrome trace, for ui.perfetto.dev").writes();
   c.add("--plot", o->plot, "draw the timeline: computing, waiting and sending");
+  c.exclude("--scenario", model_flags, "the scenario file describes the whole run");
   c.callback([o, c, &globals] {
-    for (const char* flag : model_flags) {
-      if (o->beside_scenario.empty() && c.flag(flag).is_given()) o->beside_scenario = flag;
+    for (const char* flag : chain_flags) {
+      if (o->of_chain.empty() && c.flag(flag).is_given()) o->of_chain = flag;
     }
     if (o->scenario.empty() && !o->request.model.empty()) o->request.use_this_machine(globals);
     run_prefill(*o, globals);

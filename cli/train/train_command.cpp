@@ -217,7 +217,10 @@ void add_train(Command app, const Globals& globals) {
   c.add("--validate-every STEPS", o->validate_every, "[at the end]").group(of_run);
   c.add("--plot", o->plot, "draw the losses");
   c.add("--wait-limit SECONDS", o->wait_limit_s, "with mpirun: how long a rank waits for another")
+      .positive()
       .group(of_run);
+  c.need({"--validate-every"}, {"--validation-text"});
+  c.need({"--base-weight", "--auxiliary-weight", "--consistency-weight"}, {"--method"});
   c.add("--threads", o->threads).range(0, 1024);
   c.add("--json", o->json);
   c.callback([o, &globals] { run(*o, globals); });

@@ -43,6 +43,10 @@ TEST_CASE("simulate prefill: a model answers with every key, and its bounds hold
   CHECK(j["send_order"] == "fifo");
   CHECK(j["ttft_s"] > j["ttft_no_communication_s"]);
   CHECK(j["ttft_s"] > j["ttft_star_s"]);
+  // Three sequences send three times as much, and compute nearly three times as long.
+  const json three = run_json(four + link + "--batch 3 --json");
+  CHECK(three["message_bytes"] == 3 * j["message_bytes"].get<std::uint64_t>());
+  CHECK(three["ttft_s"] > 2 * j["ttft_s"].get<double>());
   const json one = run_json(product + "--schedule tsp --devices 1 --json " + link);
   CHECK(one["ttft_s"].get<double>() == near(j["ttft_one_device_s"].get<double>()).epsilon(1e-12));
 }
