@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -49,8 +50,10 @@ std::function<roofline::Forecast(const roofline::DesignPoint&)> closed_loop_fore
   roofline::Configuration c = configuration;
   c.engine.host.token.value += tokeniser_s;
   if (loop.marlin_mxfp4) c.engine.marlin_experts.push_back(DType::MXFP4);
-  const std::string scheduler =
-      simulate::scheduler_text(simulate::default_policy(c.engine), loop.scheduler);
+  const simulate::Policy policy = simulate::default_policy(c.engine);
+  std::map<std::string, std::string> options = loop.scheduler;
+  std::erase_if(options, [&](const auto& o) { return !simulate::reads_setting(policy, o.first); });
+  const std::string scheduler = simulate::scheduler_text(policy, options);
   const auto server = std::make_shared<const simulate::ModelServer>(
       simulate::make_model_server(c, scheduler, "scheduler"));
   return [server, loop](const roofline::DesignPoint& size) {

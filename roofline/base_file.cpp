@@ -15,7 +15,8 @@ nlohmann::json read_base(const JsonObject& o, const std::filesystem::path& path,
   }
   const std::filesystem::path file = path.parent_path() / (base + ".json");
   std::error_code ec;
-  if (!std::filesystem::exists(file, ec)) o.fail(key, "the name of a file in the same folder, without .json");
+  if (!std::filesystem::exists(file, ec))
+    o.fail(key, "the name of a file in the same folder, without .json");
   nlohmann::json document = read_json_file(file);
   const JsonObject of_base(document, fmt::format("{}: /{}", path.string(), key));
   for (const char* builds_on : {"extends", "relative"}) {

@@ -1,5 +1,7 @@
 #include "simulate/serving/serving_scenario.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <type_traits>
 #include <variant>
@@ -102,6 +104,12 @@ void set_scheduler(std::string_view text, const std::string& place, SchedulerSet
         setting.member);
   }
   o.reject_unknown();
+}
+
+bool reads_setting(Policy policy, std::string_view key) {
+  return std::any_of(std::begin(settings), std::end(settings), [&](const Setting& s) {
+    return s.key == key && name(policy).starts_with(s.of);
+  });
 }
 
 std::string scheduler_text(Policy policy, const std::map<std::string, std::string>& options) {

@@ -36,6 +36,8 @@ void set_scheduler(const JsonObject& o, SchedulerSettings& settings);
 void set_scheduler(std::string_view text, const std::string& place, SchedulerSettings& settings);
 /// That text, of values by their keys.
 std::string scheduler_text(Policy policy, const std::map<std::string, std::string>& options);
+/// Whether these schedulers read the option.
+bool reads_setting(Policy policy, std::string_view key);
 
 struct ServingScenario {
   SchedulerSettings settings;
