@@ -75,6 +75,14 @@ py::array array_of(std::vector<Number>&& numbers) {
   return py::array_t<Number>(static_cast<py::ssize_t>(kept->size()), kept->data(), owner);
 }
 
+/// numpy 2 moved the fields of its types: pybind11 before 2.12 makes arrays of it that repeat their
+/// first number. The version then, else "".
+std::string unknown_numpy() {
+  constexpr bool knows_numpy_2 = PYBIND11_VERSION_MAJOR > 2 || PYBIND11_VERSION_MINOR >= 12;
+  const std::string version = py::str(py::module_::import("numpy").attr("__version__"));
+  return knows_numpy_2 || std::stoi(version) < 2 ? "" : version;
+}
+
 /// {name: float64 array, or (int32 array of indices, words)}
 py::dict columns_of(reports::SweepColumns&& table) {
   py::dict columns;
@@ -166,7 +174,14 @@ py::tuple run(const std::vector<std::string>& words, const py::object& object_ty
     messages.append(py::make_tuple(m.line, m.is_warning));
   }
   py::object table = py::none();
-  if (capture.table) table = columns_of(std::move(*capture.table));
+  if (capture.table) {
+    if (const std::string version = unknown_numpy(); !version.empty()) {
+      raise(types.error, "numpy: got " + version +
+                             ", expected a version below 2, or a build with "
+                             "pybind11 2.12 (pip install .)");
+    }
+    table = columns_of(std::move(*capture.table));
+  }
   return py::make_tuple(to_python(capture.document, object_type), table, capture.text, messages);
 }
 
