@@ -130,7 +130,9 @@ void check_other_flags(const CLI::App& command, const CLI::Option& o) {
     return command.get_option(flag)->count() > 0;
   };
   const FlagRules& rules = rules_of(&o);
-  if (!rules.needs.empty() && std::none_of(rules.needs.begin(), rules.needs.end(), is_given)) {
+  const bool changes = o.results().size() != 1 || o.results().front() != o.get_default_str();
+  const bool lacks = std::none_of(rules.needs.begin(), rules.needs.end(), is_given);
+  if (changes && !rules.needs.empty() && lacks) {
     const std::string needed = fmt::format("{}", fmt::join(rules.needs, " or "));
     throw Error(o.get_name(), "no " + needed, needed + " beside it");
   }

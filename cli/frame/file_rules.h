@@ -36,7 +36,8 @@ std::vector<std::filesystem::path> drawn(const std::vector<std::filesystem::path
 /// cannot be written.
 void check_files(const CLI::App& command);
 /// Throws Error where a flag was given an empty text, or a list with a key twice, and where another
-/// flag that it needs is missing or one that it excludes is there.
+/// flag that it needs, unless its value is the default, is missing or one that it excludes is
+/// there.
 void check_texts(const CLI::App& command);
 
 }  // namespace kvcast::cli
