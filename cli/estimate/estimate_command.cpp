@@ -408,7 +408,7 @@ void add_estimate(Command app, const Globals& globals) {
   command.exclude(
       "--train",
       {"--link", "--link-gb-per-s", "--link-latency-s", "--sequence-parallel", "--validation"},
-      "they are of requests");
+      "a step of training does not have it");
   command.callback([options, &globals] {
     options->request.use_this_machine(globals);
     run(*options, globals);

@@ -125,6 +125,7 @@ void check_keys(const CLI::Option& o, const std::string& text) {
   }
 }
 
+/// CLI11's own needs() wants all of several flags, and its lines do not say what would be right.
 void check_other_flags(const CLI::App& command, const CLI::Option& o) {
   const auto is_given = [&](const std::string& flag) {
     return command.get_option(flag)->count() > 0;

@@ -26,9 +26,9 @@ double median(std::vector<double> values) {
 
 double expected_largest_normal(std::uint64_t n) {
   // The mean is what stands above the distribution function of the largest, right of 0, less what
-  // is below it on the left.
-  constexpr double step = 1e-3;
-  constexpr int steps = 10'000;  // to 10 standard deviations
+  // is below it on the left. The integrand is smooth and even, so midpoints converge fast.
+  constexpr double step = 1e-2;
+  constexpr int steps = 1000;  // to 10 standard deviations
   const auto below = [n](double x) {
     return std::pow(std::erfc(-x / std::sqrt(2.0)) / 2, static_cast<double>(n));
   };
