@@ -127,6 +127,13 @@ TEST_CASE("simulate serving: the highest rate lies between the last that holds a
   CHECK(never["max_rate"] == 0);
 }
 
+TEST_CASE("simulate serving: a search that no rate ends says so") {
+  const ProgramResult r = run_well(one_gpu +
+                                   "--arrivals poisson:rate=1 --prompt-lens 4 --output-lens 2 "
+                                   "--num-requests 3 --slo ttft=1e9 --find-max-rate --json");
+  CHECK(contains(r.errors, "no limit found: all rates up to"));
+}
+
 TEST_CASE("simulate serving: rows, timeline and pictures") {
   const TestFolder folder;
   const std::string at = folder / "";
