@@ -1,6 +1,5 @@
 #include "model/convert/dense_matrix.h"
 
-#include <algorithm>
 #include <vector>
 
 namespace kvcast {
@@ -25,15 +24,6 @@ DenseMatrix read_weight(const WeightReader& reader) {
   DenseMatrix weight = read_rows(reader, 0, reader.shape().front());
   reader.forget();
   return weight;
-}
-
-void for_pieces(const WeightReader& reader, std::size_t count,
-                const std::function<void(const DenseMatrix& rows)>& use) {
-  constexpr std::size_t numbers_at_a_time = std::size_t{1} << 20;
-  const std::size_t at_a_time = std::max<std::size_t>(1, numbers_at_a_time / row_size(reader));
-  for (std::size_t first = 0; first < count; first += at_a_time) {
-    use(read_rows(reader, first, std::min(at_a_time, count - first)));
-  }
 }
 
 }  // namespace kvcast

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 
 #include <Eigen/Core>
@@ -26,8 +25,4 @@ inline std::span<const double> numbers_of(const DenseMatrix& m) {
 DenseMatrix read_rows(const WeightReader& reader, std::size_t first, std::size_t count);
 /// All of a weight. Releases the pages of the file.
 DenseMatrix read_weight(const WeightReader& reader);
-/// Calls `use` with the first `count` rows of a weight, some MiB at a time.
-void for_pieces(const WeightReader& reader, std::size_t count,
-                const std::function<void(const DenseMatrix& rows)>& use);
-
 }  // namespace kvcast

@@ -1,6 +1,6 @@
 #include "model/convert/mlkv_conversion.h"
 
-#include <functional>
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -9,6 +9,8 @@
 #include "model/base/error.h"
 #include "model/convert/dense_matrix.h"
 #include "model/convert/stored_form.h"
+#include "model/families/config_reader.h"
+#include "model/families/family.h"
 #include "model/io/weights/weight_map.h"
 
 namespace kvcast {
@@ -21,55 +23,47 @@ nlohmann::json config_of(const Checkpoint& checkpoint, const Architecture& after
   config["num_key_value_layers"] = after.decoder.num_key_value_layers;
   if (layer.intermediate_size !=
       checkpoint.architecture().decoder.layers.front().intermediate_size) {
-    config["intermediate_size"] = layer.intermediate_size;
+    config[find_family(after.model_type)->keys.intermediate_size] = layer.intermediate_size;
+  }
+  const Architecture read = read_config(config, after.name, after.name);
+  if (read.decoder.num_key_value_layers != after.decoder.num_key_value_layers ||
+      count_parameters(read) != count_parameters(after)) {
+    throw Error("MLKV form of " + after.name, "a model of the type " + after.model_type,
+                "a family whose config.json can say how many layers have keys and values");
   }
   return config;
 }
 
-/// Writes one weight after another.
+/// The rows of the converted model's weights.
 class Conversion {
  public:
   Conversion(const Checkpoint& source, const Architecture& after, const MlkvConversion& conversion)
       : source_(source), after_(after), conversion_(conversion) {}
 
-  void write(const StoredForm& form, CheckpointWriter& writer) const {
-    if (form.is_plain()) return write(form.parts.front().weight, writer);
-    write_stored(
-        form,
-        [&](const std::string& name, std::size_t first, std::size_t count) -> DenseMatrix {
-          const WeightName parsed = parse_weight_name(name);
-          if (parsed.part != "key_norm") return read_rows(source_.reader(name), first, count);
-          return merged_norm(parsed).middleRows(index(first), index(count));
-        },
-        writer);
+  DenseMatrix rows(const std::string& name, std::size_t first, std::size_t count) const {
+    const WeightName parsed = parse_weight_name(name);
+    if (parsed.part == "key" || parsed.part == "value" || parsed.part == "key_norm") {
+      return merged(parsed, first, count);
+    }
+    const WeightReader reader = source_.reader(name);
+    // Beyond the last row of the source stand copies of the first neurons.
+    const std::size_t all = reader.shape().front();
+    const std::size_t own = std::min(count, all - std::min(first, all));
+    DenseMatrix rows = read_rows(reader, std::min(first, all), own);
+    if (own < count) {
+      rows.conservativeResize(index(count), rows.cols());
+      rows.bottomRows(index(count - own)) = read_rows(reader, first + own - all, count - own);
+    }
+    reader.forget();
+    return parsed.part == "down" && parsed.kind == ".weight" ? with_copied_columns(rows) : rows;
   }
 
  private:
-  void write(const std::string& name, CheckpointWriter& writer) const {
-    const WeightName parsed = parse_weight_name(name);
-    if (parsed.part == "key" || parsed.part == "value") {
-      return merge(parsed, [&](const DenseMatrix& head) { writer.write(numbers_of(head)); });
-    }
-    if (parsed.part == "key_norm") return writer.write(numbers_of(merged_norm(parsed)));
-    const WeightReader reader = source_.reader(name);
-    const std::size_t rows = reader.shape().front();
-    const bool widens_columns = parsed.part == "down" && parsed.kind == ".weight";
-    const auto copy = [&](const DenseMatrix& piece) { writer.write(numbers_of(piece)); };
-    for_pieces(reader, rows, [&](const DenseMatrix& piece) {
-      copy(widens_columns ? with_copied_columns(piece) : piece);
-    });
-    if (parsed.part == "up" || parsed.part == "gate") for_pieces(reader, added(), copy);
-    reader.forget();
-  }
-
-  std::size_t added() const {
-    return after_.decoder.layers.front().intermediate_size -
-           source_.architecture().decoder.layers.front().intermediate_size;
-  }
-
   /// The first columns once more at the end: the copied neurons' way out of the MLP.
   DenseMatrix with_copied_columns(const DenseMatrix& rows) const {
-    const Eigen::Index copies = index(added());
+    const Eigen::Index copies =
+        index(after_.decoder.layers.front().intermediate_size -
+              source_.architecture().decoder.layers.front().intermediate_size);
     DenseMatrix wide(rows.rows(), rows.cols() + copies);
     wide << rows, rows.leftCols(copies);
     if (conversion_.shape.widening == MlpWidening::Preserve) {
@@ -79,49 +73,49 @@ class Conversion {
     return wide;
   }
 
-  /// Of each head, or one for all heads, or one for all heads together.
-  DenseMatrix merged_norm(const WeightName& name) const {
-    DenseMatrix all(0, 1);
-    merge(name, [&](const DenseMatrix& head) {
-      const Eigen::Index before = all.rows();
-      all.conservativeResize(before + head.rows(), 1);
-      all.bottomRows(head.rows()) = head;
-    });
-    return all;
-  }
-
-  /// A matrix, bias or norm of keys or values: the mean of heads within each layer, then the
-  /// layers', head by head.
-  void merge(const WeightName& name, const std::function<void(const DenseMatrix&)>& use) const {
+  /// Of a matrix, bias or norm of keys or values: the mean of heads within each layer, then the
+  /// layers', head by head. A norm may be one for all heads.
+  DenseMatrix merged(const WeightName& name, std::size_t first, std::size_t count) const {
     const Stack& after = after_.decoder;
     const Heads& before = source_.architecture().decoder.layers.front().heads;
-    const std::size_t heads_in_one =
-        before.num_key_value_heads / after.layers.front().heads.num_key_value_heads;
     const std::size_t layers = after.layers.size() / after.num_key_value_layers;
     std::vector<WeightReader> readers;
     for (std::size_t i = 0; i < layers; ++i) {
       readers.push_back(source_.reader("layers." + std::to_string(*name.layer + i) + "." +
                                        name.part + name.kind));
     }
-    const bool mean = conversion_.merge == LayerMerge::Mean;
-    const bool one_for_all = readers.front().shape().front() == before.head_dim;  // heads' norm
-    const std::size_t heads = one_for_all ? 1 : before.num_key_value_heads;
-    for (std::size_t head = 0; head < heads; head += heads_in_one) {
-      DenseMatrix merged;
-      for (const WeightReader& reader : readers) {
-        DenseMatrix layer =
-            mean_head(reader, head, one_for_all ? 1 : heads_in_one, before.head_dim);
-        if (mean) layer /= static_cast<double>(layers);
-        if (merged.size() == 0) {
-          merged = layer;
-        } else {
-          merged += layer;
-          if (!mean) merged /= 2;
-        }
-      }
-      use(merged);
+    const bool one_for_all = readers.front().shape().front() == before.head_dim;
+    const std::size_t heads_in_one =
+        one_for_all ? 1
+                    : before.num_key_value_heads / after.layers.front().heads.num_key_value_heads;
+    const std::size_t first_head = first / before.head_dim;
+    const std::size_t end_head = (first + count + before.head_dim - 1) / before.head_dim;
+    DenseMatrix all;
+    for (std::size_t head = first_head; head < end_head; ++head) {
+      const DenseMatrix merged = merged_head(readers, head * heads_in_one, heads_in_one);
+      all.conservativeResize(all.rows() + merged.rows(), merged.cols());
+      all.bottomRows(merged.rows()) = merged;
     }
     for (const WeightReader& reader : readers) reader.forget();
+    return all.middleRows(index(first - first_head * before.head_dim), index(count));
+  }
+
+  DenseMatrix merged_head(const std::vector<WeightReader>& layers, std::size_t head,
+                          std::size_t heads_in_one) const {
+    const std::size_t head_dim = source_.architecture().decoder.layers.front().heads.head_dim;
+    const bool mean = conversion_.merge == LayerMerge::Mean;
+    DenseMatrix merged;
+    for (const WeightReader& reader : layers) {
+      DenseMatrix layer = mean_head(reader, head, heads_in_one, head_dim);
+      if (mean) layer /= static_cast<double>(layers.size());
+      if (merged.size() == 0) {
+        merged = layer;
+      } else {
+        merged += layer;
+        if (!mean) merged /= 2;
+      }
+    }
+    return merged;
   }
 
   /// The mean of `heads` heads of `head_dim` rows each.
@@ -169,8 +163,15 @@ MlkvReport convert_to_mlkv(const Checkpoint& checkpoint, const std::filesystem::
   const Conversion run(checkpoint, report.after, conversion);
   write_converted(
       checkpoint, output, config_of(checkpoint, report.after, conversion.dtype), tensors,
-      [&](std::size_t i, CheckpointWriter& writer) { run.write(forms[i], writer); }, on_tensor,
-      report);
+      [&](std::size_t i, CheckpointWriter& writer) {
+        write_stored(
+            forms[i],
+            [&](const std::string& name, std::size_t first, std::size_t count) {
+              return run.rows(name, first, count);
+            },
+            writer);
+      },
+      on_tensor, report);
   return report;
 }
 

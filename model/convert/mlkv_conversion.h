@@ -1,4 +1,4 @@
-/// Converts a GPT-NeoX or Llama checkpoint to MLKV (multi-layer key-value heads).
+/// Converts a checkpoint to MLKV (multi-layer key-value heads).
 ///
 /// 1. In each layer, every group of consecutive key-value heads becomes its mean.
 /// 2. The layers of a group merge their keys and values into those of one owner layer.

@@ -44,30 +44,16 @@ void prune_indices(nlohmann::json& config, const char* key, const KeptLayers& pr
   }
 }
 
-/// The same weight of the layer that it was before.
-WeightReader reader_of(const Checkpoint& source, const KeptLayers& pruning,
-                       const std::string& weight) {
+/// Rows of the same weight of the layer that it was before.
+DenseMatrix rows_before(const Checkpoint& source, const KeptLayers& pruning,
+                        const std::string& weight, std::size_t first, std::size_t count) {
   const WeightName name = parse_weight_name(weight);
-  if (!name.layer) return source.reader(weight);
-  return source.reader(
-      fmt::format("layers.{}.{}{}", pruning.kept[*name.layer], name.part, name.kind));
-}
-
-void write_tensor(const Checkpoint& source, const KeptLayers& pruning, const StoredForm& form,
-                  CheckpointWriter& writer) {
-  const auto reader = [&](const std::string& weight) { return reader_of(source, pruning, weight); };
-  if (form.is_plain()) {
-    const WeightReader plain = reader(form.parts.front().weight);
-    for_pieces(plain, plain.shape().front(),
-               [&](const DenseMatrix& rows) { writer.write(numbers_of(rows)); });
-    return plain.forget();
-  }
-  write_stored(
-      form,
-      [&](const std::string& weight, std::size_t first, std::size_t count) {
-        return read_rows(reader(weight), first, count);
-      },
-      writer);
+  const WeightReader reader = source.reader(
+      name.layer ? fmt::format("layers.{}.{}{}", pruning.kept[*name.layer], name.part, name.kind)
+                 : weight);
+  DenseMatrix rows = read_rows(reader, first, count);
+  reader.forget();
+  return rows;
 }
 
 }  // namespace
@@ -148,7 +134,12 @@ ConversionReport convert_to_pruned(const Checkpoint& checkpoint,
   write_converted(
       checkpoint, output, config, tensors,
       [&](std::size_t i, CheckpointWriter& writer) {
-        write_tensor(checkpoint, report.after.pruning, forms[i], writer);
+        write_stored(
+            forms[i],
+            [&](const std::string& weight, std::size_t first, std::size_t count) {
+              return rows_before(checkpoint, report.after.pruning, weight, first, count);
+            },
+            writer);
       },
       on_tensor, report);
   return report;

@@ -41,12 +41,25 @@ void finish_shape(StoredForm& form) {
   if (form.transposed && matrix) std::swap(shape.end()[-1], shape.end()[-2]);
 }
 
-}  // namespace
-
-bool StoredForm::is_plain() const {
-  return parts.size() == 1 && parts.front().rows.empty() && !first_row && blocks == 0 &&
-         !transposed && offset == 0;
+/// One weight, as the forward pass reads it.
+bool is_plain(const StoredForm& form) {
+  return form.parts.size() == 1 && form.parts.front().rows.empty() && !form.first_row &&
+         form.blocks == 0 && !form.transposed && form.offset == 0;
 }
+
+/// Some MiB at a time.
+void write_plain(const StoredForm& form, const WeightRows& rows_of, CheckpointWriter& writer) {
+  constexpr std::uint64_t numbers_at_a_time = std::uint64_t{1} << 20;
+  const std::uint64_t rows = form.tensor.shape.front();
+  const std::uint64_t row_size = elements_of(form.tensor.shape) / rows;
+  const std::uint64_t at_a_time = std::max<std::uint64_t>(1, numbers_at_a_time / row_size);
+  for (std::uint64_t first = 0; first < rows; first += at_a_time) {
+    writer.write(
+        numbers_of(rows_of(form.parts.front().weight, first, std::min(at_a_time, rows - first))));
+  }
+}
+
+}  // namespace
 
 std::vector<StoredForm> stored_forms(const Architecture& read, const Recording& recording,
                                      DType dtype) {
@@ -80,6 +93,7 @@ std::vector<StoredForm> stored_forms(const Architecture& read, const Recording& 
 }
 
 void write_stored(const StoredForm& form, const WeightRows& rows_of, CheckpointWriter& writer) {
+  if (is_plain(form)) return write_plain(form, rows_of, writer);
   const std::vector<std::uint64_t>& shape = form.tensor.shape;
   const std::size_t first_extent = form.blocks > 0 ? 1 : 0;
   const std::uint64_t blocks = std::max<std::uint64_t>(form.blocks, 1);

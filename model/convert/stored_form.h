@@ -26,9 +26,6 @@ struct StoredForm {
   std::uint64_t blocks = 0;                     ///< [blocks, rows, in]; 0: [rows, in]
   bool transposed = false;                      ///< each block
   double offset = 0;                            ///< is not stored
-
-  /// One weight, as the forward pass reads it.
-  bool is_plain() const;
 };
 
 /// Rows [first, first + count) of a weight of the forward pass.

@@ -202,6 +202,14 @@ void read_shared_key_values(Stack& s, const JsonObject& c) {
   }
   s.shared_keys = semantics == "paper" ? SharedKeys::Rotated : SharedKeys::Released;
   share_key_values(s, owners);
+  for (LayerShape& layer : s.layers) {
+    layer.heads.num_key_value_heads =
+        c.whole_or("num_key_value_heads", layer.heads.num_key_value_heads);
+    if (layer.heads.num_attention_heads % layer.heads.num_key_value_heads != 0) {
+      c.fail("num_key_value_heads",
+             fmt::format("a divisor of the {} attention heads", layer.heads.num_attention_heads));
+    }
+  }
 }
 
 Function read_activation(const JsonObject& c, std::string_view key, Function fallback) {
@@ -448,8 +456,8 @@ Architecture read_decoder(const JsonObject& c, const Family& family) {
     const auto rope = read_rope(c, k, dims);
     for (LayerShape& l : s.layers) l.rope = rope;
   }
-  read_shared_key_values(s, c);
   if (family.refine != nullptr) family.refine(c, a);
+  read_shared_key_values(s, c);
   return a;
 }
 

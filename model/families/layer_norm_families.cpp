@@ -15,15 +15,6 @@ void refine_gpt_neox(const JsonObject& c, Architecture& a) {
   if (c.text("model_type") == "gpt_neox_mlkv") c.whole("num_key_value_layers");  // must be there
 }
 
-/// MLKV: zaydzuhri/pythia-mlkv, convert_to_mlkv.py
-void rename_gpt_neox(const Architecture& a, std::string_view, CheckpointNames& names) {
-  if (a.decoder.num_key_value_layers == 0) return;
-  names.in_layer.erase("qkv");
-  names.in_layer =
-      with(names.in_layer,
-           {{"query", "attention.query"}, {"key", "attention.key"}, {"value", "attention.value"}});
-}
-
 void refine_falcon(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
   require_flag(c, "apply_residual_connection_post_layernorm", false, "residuals after a norm");
@@ -80,7 +71,6 @@ Family gpt_neox() {
              .outside = {{"embedding", "embed_in"}, {"final_norm", "final_layer_norm"}},
              .head = "embed_out.weight",
              .groups_heads = true};
-  f.rename = rename_gpt_neox;
   f.gguf = {.architecture = "gptneox",
             .fused_qkv = true,
             .complete = [](const GgufReader& r, nlohmann::json& c) {

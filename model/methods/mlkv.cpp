@@ -1,8 +1,5 @@
 #include "model/methods/mlkv.h"
 
-#include <algorithm>
-#include <array>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,14 +15,6 @@ constexpr Words<MlpWidening, 3> widenings = {{{MlpWidening::None, "none"},
                                               {MlpWidening::Preserve, "preserve"}}};
 constexpr Words<SharedKeys, 2> semantics_words = {
     {{SharedKeys::Rotated, "paper"}, {SharedKeys::Released, "released"}}};
-
-/// Those whose checkpoints can keep projections of queries, keys and values as tensors of their
-/// own.
-constexpr std::array<std::string_view, 26> model_types{
-    "gpt_neox", "llama",      "mistral",     "qwen2",    "qwen3",      "olmo",    "olmo2",
-    "gemma",    "gemma2",     "gemma3_text", "granite",  "smollm3",    "exaone4", "cohere",
-    "cohere2",  "starcoder2", "nemotron",    "stablelm", "phi",        "mixtral", "qwen3_moe",
-    "olmoe",    "granitemoe", "glm4_moe",    "gpt_oss",  "llama4_text"};
 
 std::uint64_t rounded_half_to_even(std::uint64_t dividend, std::uint64_t divisor) {
   const std::uint64_t quotient = dividend / divisor;
@@ -67,9 +56,31 @@ void check_groups(const std::string& where, const Stack& s, std::uint64_t owners
   }
 }
 
+/// One number of heads is that of all layers.
+void check_heads(const std::string& where, const Stack& s) {
+  const Heads& first = s.layers.front().heads;
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    const Heads& heads = s.layers[i].heads;
+    if (heads.num_key_value_heads == first.num_key_value_heads && heads.head_dim == first.head_dim)
+      continue;
+    throw Error(where,
+                fmt::format("layer {} with {} key-value heads of {}, and layer 0 with {} of {}", i,
+                            heads.num_key_value_heads, heads.head_dim, first.num_key_value_heads,
+                            first.head_dim),
+                "layers with equal heads");
+  }
+}
+
 void check(const Architecture& a, const MlkvShape& shape) {
   const std::string where = "MLKV form of " + a.name;
   const Stack& s = a.decoder;
+  if (a.encoder_decoder) {
+    throw Error(where, "a model with an encoder", "a decoder-only model");
+  }
+  if (has_states(s)) {
+    throw Error(where, "a model with layers that keep a state",
+                "a model whose layers all have keys and values");
+  }
   if (s.layers.front().latent) {
     throw Error(where, "a model that caches latents, which all its heads share already",
                 "a model with keys and values in its cache");
@@ -78,10 +89,6 @@ void check(const Architecture& a, const MlkvShape& shape) {
     throw Error(where, "a model where layers read the keys and values of others already",
                 "a model whose layers all have keys and values of their own");
   }
-  if (std::find(model_types.begin(), model_types.end(), a.model_type) == model_types.end()) {
-    throw Error(where, "a model of the type " + a.model_type,
-                fmt::format("one of {}", fmt::join(model_types, ", ")));
-  }
   const std::uint64_t heads = s.layers.front().heads.num_key_value_heads;
   if (s.num_key_value_layers > 0) {
     throw Error(where,
@@ -89,6 +96,7 @@ void check(const Architecture& a, const MlkvShape& shape) {
                             s.num_key_value_layers, heads),
                 "a model whose layers all have keys and values of their own");
   }
+  check_heads(where, s);
   if (shape.layers == 0 || s.layers.size() % shape.layers != 0) {
     throw Error(
         where, fmt::format("{} key-value layers", shape.layers),

@@ -227,10 +227,12 @@ TEST_CASE("mlkv: what does not divide, or has no such form, is refused") {
   CHECK(has(refusal(llama, "mlkv:layers=2,heads=1,widen=more"), "unknown widening 'more'"));
   CHECK(has(refusal(llama, "mlkv:layers=2,heads=1,semantics=mine"), "unknown semantics"));
   CHECK(has(refusal(read(neox_config()), "mlkv:layers=2,heads=2"), "an MLKV model already"));
-  CHECK(has(refusal(load_model(catalog(), "falcon-7b"), "mlkv:layers=1,heads=1"),
-            "a model of the type falcon, expected one of gpt_neox, llama"));
+  CHECK(has(refusal(load_model(catalog(), "openelm-3b"), "mlkv:layers=1,heads=1"),
+            "layer 4 with 4 key-value heads of 128, and layer 0 with 3 of 128"));
+  CHECK(has(refusal(load_model(catalog(), "granite-4.0-h-small"), "mlkv:layers=1,heads=1"),
+            "a model with layers that keep a state"));
   CHECK(has(refusal(load_model(catalog(), "whisper-large-v3"), "mlkv:layers=1,heads=1"),
-            "a model of the type whisper"));
+            "a model with an encoder"));
   CHECK(has(refusal(load_model(catalog(), "deepseek-v3"), "mlkv:layers=1,heads=1"),
             "caches latents, which all its heads share already"));
   // A group's layers read one cache of rotated keys, all or a window of it.

@@ -280,6 +280,24 @@ WeightSource source_in(const CheckpointNames& names, const Architecture& a,
   return source;
 }
 
+/// MLKV models keep queries, keys and values in tensors of their own, for some layers have queries
+/// alone. Source: zaydzuhri/pythia-mlkv, convert_to_mlkv.py ("attention.query", ...).
+void take_apart(TensorNames& names) {
+  const auto fused = names.find("qkv");
+  if (fused == names.end()) return;
+  const std::string module = fused->second.substr(0, fused->second.rfind('.') + 1);
+  names.erase(fused);
+  for (const char* part : {"query", "key", "value"}) names[part] = module + part;
+}
+
+CheckpointNames huggingface_names(const Architecture& a, const WeightName& weight) {
+  const Family* const family = find_family(a.model_type);
+  CheckpointNames names = (family != nullptr ? *family : all_families().front()).names;
+  if (family != nullptr && family->rename != nullptr) family->rename(a, weight.stack, names);
+  if (a.decoder.num_key_value_layers > 0) take_apart(names.in_layer);
+  return names;
+}
+
 /// How a file stores what some fuse and others do not.
 TensorNames fused_or_not(const GgufForm& form, const std::string& layer, const HasTensor& has) {
   TensorNames names;
@@ -507,9 +525,7 @@ WeightSource huggingface_weight(const Architecture& a, const std::string& name) 
   // Converted checkpoints hold the weights as the forward pass reads them.
   if (!a.converted_for.empty()) return {{name}, {}};
   const WeightName parsed = parse_weight_name(name);
-  const Family* const family = find_family(a.model_type);
-  CheckpointNames names = (family != nullptr ? *family : all_families().front()).names;
-  if (family != nullptr && family->rename != nullptr) family->rename(a, parsed.stack, names);
+  CheckpointNames names = huggingface_names(a, parsed);
   if (parsed.part == "head") {
     constexpr std::string_view weight = ".weight";
     std::vector<std::string> heads{names.head.substr(0, names.head.size() - weight.size())};
@@ -528,9 +544,7 @@ bool may_hold(const Architecture& a, const std::string& name) {
   if (!a.converted_for.empty()) return true;
   const WeightName parsed = parse_weight_name(name);
   if (is_beyond(a, parsed)) return false;
-  const Family* const family = find_family(a.model_type);
-  CheckpointNames names = (family != nullptr ? *family : all_families().front()).names;
-  if (family != nullptr && family->rename != nullptr) family->rename(a, parsed.stack, names);
+  const CheckpointNames names = huggingface_names(a, parsed);
   return parsed.part == "head" || parsed.part == "embedding" || has_name(names, parsed);
 }
 
