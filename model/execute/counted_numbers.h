@@ -81,37 +81,43 @@ struct Real {
 class Touched {
  public:
   explicit Touched(const Operand& operand)
-      : operand_(operand), touched_(operand.shape.elements(), false) {}
+      : operand_(operand),
+        contiguous_(operand.contiguous()),
+        touched_(operand.shape.elements(), Mark::Untouched) {}
 
-  std::uint64_t bytes() const { return bytes_of(elements_, operand_.info->dtype).constant(); }
+  std::uint64_t bytes() const {
+    const auto touched = std::count(touched_.begin(), touched_.end(), Mark::Touched);
+    return bytes_of(gathered_ + static_cast<std::uint64_t>(touched), operand_.info->dtype)
+        .constant();
+  }
   const Operand& operand() const { return operand_; }
 
  protected:
-  void touch(std::size_t i) {
-    if (touched_[i]) return;
-    touched_[i] = true;
-    ++elements_;
-  }
-  void gathered(std::uint64_t elements = 1) { elements_ += elements; }
+  // The loops call these for every number, and the compiler leaves them as calls by itself.
+  [[gnu::always_inline]] void touch(std::size_t i) { touched_[i] = Mark::Touched; }
+  void gathered(std::uint64_t elements = 1) { gathered_ += elements; }
   /// Where logical element i lies.
   template <typename N>
-  N* at(std::size_t i) const {
-    if (operand_.contiguous()) return operand_.numbers<N>() + i;
+  [[gnu::always_inline]] N* at(std::size_t i) const {
+    if (contiguous_) return operand_.numbers<N>() + i;
     const std::size_t of_sequence = operand_.shape.sequence_elements();
     return operand_.element<N>(i / of_sequence, i % of_sequence);
   }
 
  private:
+  /// Of a type of its own, so that a mark changes no other number in the compiler's eyes.
+  enum class Mark : std::uint8_t { Untouched, Touched };
   const Operand& operand_;
-  std::vector<bool> touched_;
-  std::uint64_t elements_ = 0;
+  bool contiguous_;
+  std::vector<Mark> touched_;
+  std::uint64_t gathered_ = 0;
 };
 
 template <typename N>
 class Reader : public Touched {
  public:
   using Touched::Touched;
-  Real<N> operator()(std::size_t i) {
+  [[gnu::always_inline]] Real<N> operator()(std::size_t i) {
     touch(i);
     return {*at<N>(i)};
   }
@@ -126,7 +132,7 @@ template <typename N>
 class Writer : public Touched {
  public:
   using Touched::Touched;
-  void operator()(std::size_t i, Real<N> x) {
+  [[gnu::always_inline]] void operator()(std::size_t i, Real<N> x) {
     touch(i);
     *at<N>(i) = x.value;
   }
