@@ -38,8 +38,16 @@ std::string with_all_kept(std::string method) { return method.replace(method.fin
 // Positions of the kept tokens show: without them the auxiliary would read another text, and keys
 // would be rotated to other places.
 TEST_CASE("kvp: a model that predicts its own kept tokens computes what pruning alone does") {
-  for (const char* name : {"openelm", "llama_gqa_llama3_rope", "qwen2", "gpt2", "opt", "gpt_neox",
-                           "cohere2", "gemma2", "llama4_text", "deepseek_v3", "minicpm3"}) {
+  for (const char* name : {"openelm",     "llama_gqa_llama3_rope",
+                           "qwen2",       "gpt2",
+                           "opt",         "gpt_neox",
+                           "cohere2",     "gemma2",
+                           "llama4_text", "deepseek_v3",
+                           "minicpm3",    "qwen3",
+                           "gemma3_text", "gpt_oss",
+                           "granite",     "olmo2",
+                           "smollm3",     "phi3",
+                           "glm4_moe",    "hunyuan_v1_dense"}) {
     const Checkpoint model(oracle_folder() / name);
     const TestFolder folder;
     KvpFit fit;
