@@ -176,7 +176,7 @@ Heads read_heads(const JsonObject& c, const ConfigKeys& keys) {
   }
   if (keys.head_dim != nullptr && c.has(keys.head_dim)) {
     heads.head_dim = c.whole(keys.head_dim);
-  } else if (keys.default_head_dim > 0) {
+  } else if (keys.default_head_dim > 0 && !(keys.head_dim != nullptr && c.is_null(keys.head_dim))) {
     heads.head_dim = keys.default_head_dim;
   } else {
     if (hidden % heads.num_attention_heads != 0) {

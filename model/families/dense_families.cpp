@@ -382,6 +382,21 @@ Family nemotron() {
   return f;
 }
 
+Family jais2() {
+  Family f = llama_like("jais2");
+  f.stack.norm = NormKind::Layer;
+  f.stack.norm_eps = 1e-5;
+  f.stack.gated_mlp = false;
+  f.stack.activation = Function::SquaredRelu;
+  f.stack.query_bias = f.stack.mlp_bias = true;
+  f.keys.norm_eps = "layer_norm_eps";
+  f.keys.attention_bias = "attention_bias";
+  f.keys.mlp_bias = "mlp_bias";
+  f.names.in_layer.erase("gate");
+  f.gguf = {.architecture = "jais2"};
+  return f;
+}
+
 Family stablelm() {
   Family f = llama_like("stablelm");
   f.stack.norm = NormKind::Layer;

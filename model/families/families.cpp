@@ -7,11 +7,15 @@
   FAMILY(llama)                 \
   FAMILY(mistral)               \
   FAMILY(ministral3)            \
+  FAMILY(cwm)                   \
   FAMILY(qwen2)                 \
+  FAMILY(internlm3)             \
+  FAMILY(exaone)                \
   FAMILY(olmo)                  \
   FAMILY(phi3)                  \
   FAMILY(gemma)                 \
   FAMILY(gemma2)                \
+  FAMILY(vaultgemma)            \
   FAMILY(gemma3_text)           \
   FAMILY(gemma3n_text)          \
   FAMILY(qwen3)                 \
@@ -20,10 +24,12 @@
   FAMILY(exaone4)               \
   FAMILY(smollm3)               \
   FAMILY(granite)               \
+  FAMILY(granite_swa)           \
   FAMILY(cohere)                \
   FAMILY(cohere2)               \
   FAMILY(starcoder2)            \
   FAMILY(nemotron)              \
+  FAMILY(jais2)                 \
   FAMILY(stablelm)              \
   FAMILY(phi)                   \
   FAMILY(glm)                   \
@@ -31,11 +37,15 @@
   FAMILY(seed_oss)              \
   FAMILY(ernie4_5)              \
   FAMILY(arcee)                 \
+  FAMILY(helium)                \
   FAMILY(mixtral)               \
   FAMILY(qwen2_moe)             \
   FAMILY(qwen3_moe)             \
   FAMILY(olmoe)                 \
+  FAMILY(flex_olmo)             \
   FAMILY(granitemoe)            \
+  FAMILY(granitemoeshared)      \
+  FAMILY(granitemoe_swa)        \
   FAMILY(gpt_oss)               \
   FAMILY(llama4_text)           \
   FAMILY(glm4_moe)              \

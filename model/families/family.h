@@ -158,6 +158,7 @@ namespace families {
 Family gemma2();
 Family granite();
 Family granitemoe();
+Family olmo2();
 Family qwen3();
 }  // namespace families
 

@@ -71,6 +71,15 @@ void complete_gemma2(const GgufReader& r, nlohmann::json& c) {
   c["query_pre_attn_scalar"] = is_27b ? r.whole("embedding_length") / heads : r.head_dim();
 }
 
+void refine_helium(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  refuse_experts(c);
+  s.query_bias = s.key_bias = s.value_bias = c.flag_or("attention_bias", false);
+  if (query_features(s.layers.front().heads) != a.hidden_size) {
+    c.fail("head_dim", "hidden_size / num_attention_heads");
+  }
+}
+
 }  // namespace
 
 Family llama() {
@@ -110,6 +119,91 @@ Family ministral3() {
     a.decoder.position_scale = rope.positive("llama_4_scaling_beta");
     a.decoder.position_floor = rope.positive("original_max_position_embeddings");
   };
+  f.gguf = {};
+  return f;
+}
+
+/// Windows in all layers but the first of each four.
+Family cwm() {
+  Family f = llama_like("cwm");
+  f.stack.norm_eps = 1e-5;
+  f.keys.mlp_bias = "mlp_bias";
+  f.keys.default_key_value_heads = 8;
+  f.keys.default_head_dim = 128;
+  f.keys.default_rope_theta = 1000000;
+  f.keys.default_rope =
+      R"({"rope_type": "llama3", "rope_theta": 1000000.0, "factor": 16.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 8192})";
+  f.keys.unread = {"attention_bias"};
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    Stack& s = a.decoder;
+    const std::uint64_t window = sliding_window(c, 8192);
+    const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
+                                        [](std::size_t i) { return i % 4 != 0; });
+    for (std::size_t i = 0; i < s.layers.size(); ++i) {
+      if (sliding[i]) s.layers[i].sliding_window = window;
+    }
+  };
+  f.gguf = {};
+  return f;
+}
+
+/// llama.cpp's files of it say Llama.
+Family internlm3() {
+  Family f = llama_like("internlm3");
+  f.stack.norm_eps = 1e-5;
+  f.keys.attention_bias = "attention_bias";
+  f.keys.mlp_bias = "mlp_bias";
+  f.keys.default_key_value_heads = 2;
+  f.keys.default_head_dim = 128;
+  f.keys.other_names = {{"attention_bias", "qkv_bias"}, {"mlp_bias", "bias"}};
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    refuse_experts(c);
+    // As in transformers.
+    if (a.decoder.query_bias == a.decoder.mlp_bias) return;
+    c.fail(c.has("mlp_bias") ? "mlp_bias" : "attention_bias",
+           "one value for attention_bias and mlp_bias");
+  };
+  f.gguf = {};
+  return f;
+}
+
+/// EXAONE 3.
+Family exaone() {
+  Family f = llama_like("exaone");
+  f.stack.norm_eps = 1e-5;
+  f.keys.attention_bias = "attention_bias";
+  f.keys.mlp_bias = "mlp_bias";
+  f.keys.default_key_value_heads = 8;
+  f.keys.default_rope_theta = 500000;
+  f.keys.other_names = {{"num_hidden_layers", "num_layers"},
+                        {"rms_norm_eps", "layer_norm_epsilon"},
+                        {"hidden_act", "activation_function"}};
+  f.names.prefixes = {"transformer.", ""};
+  f.names.layer = "h.";
+  f.names.in_layer = {{"query", "attn.attention.q_proj"},
+                      {"key", "attn.attention.k_proj"},
+                      {"value", "attn.attention.v_proj"},
+                      {"attention_output", "attn.attention.out_proj"},
+                      {"attention_norm", "ln_1"},
+                      {"mlp_norm", "ln_2"},
+                      {"gate", "mlp.c_fc_0"},
+                      {"up", "mlp.c_fc_1"},
+                      {"down", "mlp.c_proj"}};
+  f.names.outside = {{"embedding", "wte"}, {"final_norm", "ln_f"}};
+  f.gguf = {.architecture = "exaone"};
+  return f;
+}
+
+Family helium() {
+  Family f = llama_like("helium");
+  f.stack.norm_eps = 1e-8;
+  f.keys.mlp_bias = "mlp_bias";
+  f.keys.default_key_value_heads = 20;
+  f.keys.default_head_dim = 128;
+  f.keys.default_rope_theta = 100000;
+  f.keys.interleaved_rope = true;
+  f.refine = refine_helium;
   f.gguf = {};
   return f;
 }
@@ -182,6 +276,16 @@ Family gemma2() {
                                              {"mlp_norm", "pre_feedforward_layernorm"},
                                              {"post_mlp_norm", "post_feedforward_layernorm"}});
   f.gguf = {.architecture = "gemma2", .complete = complete_gemma2};
+  return f;
+}
+
+/// Gemma 2 without the norms behind the branches.
+Family vaultgemma() {
+  Family f = gemma2();
+  f.model_types = {"vaultgemma"};
+  f.stack.post_norms = false;
+  for (const char* part : {"post_attention_norm", "post_mlp_norm"}) f.names.in_layer.erase(part);
+  f.gguf = {};
   return f;
 }
 

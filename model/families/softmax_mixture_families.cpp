@@ -1,4 +1,5 @@
 #include <cmath>
+#include <map>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -10,6 +11,8 @@
 
 namespace kvcast::families {
 namespace {
+
+using nlohmann::json;
 
 /// A number, or a list of the same number for each layer.
 std::uint64_t same_in_all_layers(const JsonObject& c, std::size_t layers, std::string_view key,
@@ -138,6 +141,68 @@ void refine_phimoe(const JsonObject& c, Architecture& a) {
   read_phimoe_gains(c, s);
 }
 
+/// OLMo 2 with experts.
+void refine_flex_olmo(const JsonObject& c, Architecture& a) {
+  Experts e{.routing = read_routing(c, "num_experts", 7, 5)};
+  e.routing.normalizes = c.flag_or("norm_topk_prob", false);
+  e.intermediate_size = c.whole("intermediate_size");
+  set_experts(a.decoder, e);
+}
+
+void refine_granitemoeshared(const JsonObject& c, Architecture& a) {
+  refine_granite(c, a);
+  Experts e = read_granite_experts(c);
+  e.shared_intermediate_size = c.whole_or("shared_intermediate_size", 0, 0);
+  set_experts(a.decoder, e);
+}
+
+/// The config's rotations with another base.
+std::shared_ptr<const RopeTable> read_rope_of_base(const JsonObject& c, double base,
+                                                   std::uint64_t head_dim) {
+  json own{{"rope_parameters", json::object()}};
+  if (const std::optional<JsonObject> given = rope_parameters(c)) {
+    for (const std::string& key : given->keys()) own["rope_parameters"][key] = given->at(key);
+  }
+  own["rope_parameters"]["rope_theta"] = base;
+  for (const char* const key : {"max_position_embeddings", "original_max_position_embeddings"}) {
+    if (c.has(key)) own[key] = c.at(key);
+  }
+  return read_rope(JsonObject(own, c.place()), ConfigKeys{}, head_dim);
+}
+
+/// Windows in all layers but the first of each four, and a base of rotations for each layer; 0: it
+/// does not rotate.
+void read_granite_windows(const JsonObject& c, Stack& s) {
+  const std::size_t layers = s.layers.size();
+  const std::uint64_t window = sliding_window(c, 128);
+  const auto sliding =
+      layers_of_type(c, layers, "sliding_attention", [](std::size_t i) { return i % 4 != 0; });
+  for (std::size_t i = 0; i < layers; ++i) {
+    if (sliding[i]) s.layers[i].sliding_window = window;
+  }
+  constexpr const char* key = "layer_rope_theta";
+  if (!c.has(key)) return;
+  const json& bases = c.at(key);
+  const std::string expected = fmt::format("{} numbers from 0 on, one a layer", layers);
+  if (!bases.is_array() || bases.size() != layers) c.fail(key, expected);
+  std::map<double, std::shared_ptr<const RopeTable>> tables{{0.0, nullptr}};
+  for (std::size_t i = 0; i < layers; ++i) {
+    if (!bases[i].is_number() || bases[i] < 0) c.fail(key, expected);
+    const auto base = bases[i].get<double>();
+    if (!tables.contains(base)) {
+      tables[base] = read_rope_of_base(c, base, s.layers[i].heads.head_dim);
+    }
+    s.layers[i].rope = tables[base];
+  }
+}
+
+void use_granite_windows(Family& f, const char* model_type) {
+  f.model_types = {model_type};
+  f.stack.attention_sinks = true;
+  f.names.in_layer["sinks.weight"] = "self_attn.sinks";
+  f.gguf = {};
+}
+
 }  // namespace
 
 Family hunyuan_v1_dense() {
@@ -212,6 +277,56 @@ Family phimoe() {
   f.refine = refine_phimoe;
   name_experts(f, "block_sparse_moe", "w1", "w3", "w2");
   f.gguf = phimoe_form();
+  return f;
+}
+
+Family flex_olmo() {
+  Family f = olmo2();
+  f.model_types = {"flex_olmo"};
+  f.stack.norm_eps = 1e-6;
+  f.keys.default_rope_theta = 500000;
+  f.keys.other_names = {{"num_experts", "num_local_experts"}};
+  f.refine = refine_flex_olmo;
+  name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
+  f.gguf = {};
+  return f;
+}
+
+/// GGUF files of it are Granite 4's without mixers.
+Family granitemoeshared() {
+  Family f = granitemoe();
+  f.model_types = {"granitemoeshared"};
+  f.refine = refine_granitemoeshared;
+  f.names.in_layer["shared_expert.gate_up"] = "shared_mlp.input_linear";
+  f.names.in_layer["shared_expert.down"] = "shared_mlp.output_linear";
+  f.gguf = {};
+  return f;
+}
+
+Family granite_swa() {
+  Family f = granite();
+  use_granite_windows(f, "granite_swa");
+  f.stack.norm_eps = 1e-5;
+  f.keys.default_key_value_heads = 4;
+  f.keys.default_tied = true;
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    refine_granite(c, a);
+    read_granite_windows(c, a.decoder);
+  };
+  return f;
+}
+
+Family granitemoe_swa() {
+  Family f = granitemoeshared();
+  use_granite_windows(f, "granitemoe_swa");
+  const std::string module = "block_sparse_moe.";
+  f.names.in_layer["router"] = module + "router";
+  f.names.in_layer["experts.gate_up.weight"] = module + "experts.gate_up_proj";
+  f.names.in_layer["experts.down.weight"] = module + "experts.down_proj";
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    refine_granitemoeshared(c, a);
+    read_granite_windows(c, a.decoder);
+  };
   return f;
 }
 

@@ -638,6 +638,24 @@ TEST_CASE("gguf_today: Seed-OSS, ERNIE 4.5 and AFM") {
   CHECK(gguf_weight(c, "layers.0.key.weight").rows == Rows{0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11});
 }
 
+TEST_CASE("gguf_today: EXAONE 3 and Jais 2 keep their rows, Jais 2 has biases") {
+  const Architecture exaone = architecture_of(file_of("exaone"));
+  CHECK(exaone.model_type == "exaone");
+  CHECK(static_cast<float>(exaone.decoder.norm_eps) == 1e-3f);
+  CHECK(gguf_weight(exaone, "layers.0.query.weight").rows.empty());
+  CHECK(stored(exaone, "layers.0.mlp_norm.weight") == "blk.0.ffn_norm.weight");
+
+  GgufWriter w = file_of("jais2", true);
+  CHECK_FALSE(architecture_of(w).decoder.query_bias);
+  w.zeros("blk.0.attn_q.bias", {24});
+  w.zeros("blk.0.ffn_up.bias", {30});
+  const Architecture jais = architecture_of(w);
+  CHECK(jais.decoder.norm == NormKind::Layer);
+  CHECK(jais.decoder.activation == Function::SquaredRelu);
+  CHECK(jais.decoder.attention_output_bias);
+  CHECK(jais.decoder.mlp_bias);
+}
+
 TEST_CASE("gguf_today: Qwen2's mixture has a gated shared expert, dots.llm1 one without a gate") {
   GgufWriter w = mixture_of("qwen2moe", 5);
   w.whole("qwen2moe.expert_shared_feed_forward_length", 9);

@@ -1106,6 +1106,31 @@ def wrapper_cases():
     }
 
 
+def granite_swa_cases():
+    return {
+        # Sinks, and a base of rotations for each layer; the third does not rotate.
+        "granite_swa": Case(
+            hf.GraniteSWAForCausalLM,
+            hf.GraniteSWAConfig(
+                **sizes(24, 6, 2, 33, 61, num_hidden_layers=4),
+                sliding_window=8,
+                layer_types=kinds("GLGL"),
+                layer_rope_theta=[700.0, 40.0, 0, 700.0],
+                attention_multiplier=0.4,
+                embedding_multiplier=3.0,
+                residual_multiplier=0.5,
+                logits_scaling=2.0,
+                attention_bias=True,
+                rms_norm_eps=1e-3,
+                tie_word_embeddings=False,
+                rope_parameters=rope("linear", 900.0, factor=2.0),
+            ),
+            prompt_len=23,
+            new_form=True,
+        ),
+    }
+
+
 def gemma3n_cases():
     model = hf.Gemma3nForCausalLM
     small = {"embed_tokens": 0.1}
@@ -1327,5 +1352,5 @@ def softmax_mixture_cases():
 def all_cases():
     groups = [qwen3_cases, post_norm_cases, llama_like_cases, cohere_cases, layer_norm_cases]
     groups += [gemma3_cases, gemma3n_cases, mixture_cases, latent_cases, more_dense_cases, more_mixture_cases]
-    groups += [softmax_mixture_cases, wrapper_cases]
+    groups += [softmax_mixture_cases, wrapper_cases, granite_swa_cases]
     return {name: case for group in groups for name, case in group().items()}

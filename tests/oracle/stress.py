@@ -184,6 +184,49 @@ def ministral3(r, pattern):
     return Plan(hf.Ministral3ForCausalLM, hf.Ministral3Config, k)
 
 
+def llama_class(r, config, **more):
+    """A family whose model in transformers is Llama's."""
+    k, hd = common(r, True, divides=True)
+    k |= dict(rms_norm_eps=r.eps(), rope_parameters=r.rope(hd), **more)
+    return Plan(hf.LlamaForCausalLM, config, k)
+
+
+def internlm3(r, pattern):
+    bias = r.maybe(0.4)
+    plan = llama_class(r, hf.InternLM3Config, attention_bias=bias, mlp_bias=bias)
+    plan.keys.setdefault("head_dim", plan.keys["hidden_size"] // plan.keys["num_attention_heads"])
+    if r.maybe(0.2):
+        plan.keys["head_dim"] = None
+    return plan
+
+
+def exaone(r, pattern):
+    return llama_class(r, hf.ExaoneConfig, attention_bias=r.maybe(0.3), mlp_bias=r.maybe(0.3))
+
+
+def cwm(r, pattern):
+    k, hd = common(r, True, divides=True)
+    k.setdefault("head_dim", hd)
+    k |= dict(rms_norm_eps=r.eps(), mlp_bias=r.maybe(0.3), sliding_window=window(r))
+    k["rope_parameters"] = r.choice([None, r.rope(hd), r.rope(hd)])
+    if not pattern and r.maybe():
+        k["layer_types"] = types(r, k["num_hidden_layers"])
+    return Plan(hf.CwmForCausalLM, hf.CwmConfig, k, {}, ["layer_types"])
+
+
+def helium(r, pattern):
+    k, hd = common(r, False)
+    k["head_dim"] = hd
+    k |= dict(rms_norm_eps=r.eps(), attention_bias=r.maybe(0.3), mlp_bias=r.maybe(0.3), rope_parameters=r.rope(hd))
+    return Plan(hf.HeliumForCausalLM, hf.HeliumConfig, k)
+
+
+def jais2(r, pattern):
+    k, hd = common(r, True, divides=True, act="relu2")
+    k |= dict(layer_norm_eps=r.eps(), attention_bias=r.maybe(), mlp_bias=r.maybe(), rope_parameters=r.rope(hd))
+    return Plan(hf.Jais2ForCausalLM, hf.Jais2Config, k)
+
+
 def qwen_windows(r, k, pattern):
     k["use_sliding_window"] = r.maybe(0.7)
     k["sliding_window"] = window(r)
@@ -269,6 +312,36 @@ def granitemoe(r, pattern):
     k["num_local_experts"], k["num_experts_per_tok"] = r.experts()
     k |= granite_keys(r) | dict(rope_parameters=r.rope(hd))
     return Plan(hf.GraniteMoeForCausalLM, hf.GraniteMoeConfig, k)
+
+
+def granite_windows(r, k, hd, pattern):
+    layers = k["num_hidden_layers"]
+    k |= granite_keys(r) | dict(rope_parameters=r.rope(hd), sliding_window=window(r))
+    k["layer_rope_theta"] = r.choice([None, [r.choice([0, 10000.0, r.theta()]) for _ in range(layers)]])
+    if not pattern and r.maybe():
+        k["layer_types"] = types(r, layers)
+
+
+def granite_swa(r, pattern):
+    k, hd = common(r, True)
+    granite_windows(r, k, hd, pattern)
+    k["mlp_bias"] = r.maybe(0.4)
+    return Plan(hf.GraniteSWAForCausalLM, hf.GraniteSWAConfig, k, {}, ["layer_types"])
+
+
+def granitemoeshared(r, pattern):
+    k, hd = common(r, False)
+    k["num_local_experts"], k["num_experts_per_tok"] = r.experts()
+    k |= granite_keys(r) | dict(rope_parameters=r.rope(hd), shared_intermediate_size=r.choice([0, r.randint(3, 30)]))
+    return Plan(hf.GraniteMoeSharedForCausalLM, hf.GraniteMoeSharedConfig, k)
+
+
+def granitemoe_swa(r, pattern):
+    k, hd = common(r, False)
+    granite_windows(r, k, hd, pattern)
+    k["num_local_experts"], k["num_experts_per_tok"] = r.experts()
+    k["shared_intermediate_size"] = r.choice([0, r.randint(3, 30)])
+    return Plan(hf.GraniteMoeSWAForCausalLM, hf.GraniteMoeSWAConfig, k, {}, ["layer_types"])
 
 
 def cohere(r, pattern):
@@ -362,6 +435,12 @@ def gemma2(r, pattern):
     return Plan(hf.Gemma2ForCausalLM, hf.Gemma2Config, k, {}, ["layer_types"], norm_offset=True)
 
 
+def vaultgemma(r, pattern):
+    plan = gemma2(r, pattern)
+    plan.model, plan.config = hf.VaultGemmaForCausalLM, hf.VaultGemmaConfig
+    return plan
+
+
 def gemma3_text(r, pattern):
     k, hd = common(r, True, divides=True)
     k.setdefault("head_dim", hd)
@@ -403,6 +482,13 @@ def olmoe(r, pattern):
     k |= dict(rms_norm_eps=r.eps(), attention_bias=r.maybe(0.3), rope_parameters=r.rope(hd), norm_topk_prob=r.maybe())
     k["clip_qkv"] = r.choice([None, 0.8])
     return Plan(hf.OlmoeForCausalLM, hf.OlmoeConfig, k)
+
+
+def flex_olmo(r, pattern):
+    k, hd = common(r, True)
+    k["num_experts"], k["num_experts_per_tok"] = r.experts()
+    k |= dict(rms_norm_eps=r.eps(), attention_bias=r.maybe(0.3), rope_parameters=r.rope(hd), norm_topk_prob=r.maybe())
+    return Plan(hf.FlexOlmoForCausalLM, hf.FlexOlmoConfig, k)
 
 
 def gpt_oss(r, pattern):
@@ -873,6 +959,7 @@ FAMILIES = [
     lfm2, hunyuan_v1_dense, hunyuan_v1_moe, ernie4_5_moe, phimoe, glm4_moe_lite,
     qwen3_moe, olmoe, granitemoe, gpt_oss, llama4_text, glm4_moe, deepseek_v2, deepseek_v3, deepseek_v32, minicpm3,
     qwen2_moe, minimax_m2, dots1, olmo3, glm, glm4, seed_oss, ernie4_5, arcee,
+    internlm3, exaone, cwm, helium, jais2, vaultgemma, granite_swa, granitemoeshared, granitemoe_swa, flex_olmo,
     llama, mistral, ministral, ministral3, qwen2, olmo, phi3, gemma, gemma2, gpt_neox, falcon, gpt2, opt, t5, *WRAPPERS,
 ]  # fmt: skip
 
