@@ -41,6 +41,7 @@
   FAMILY(mixtral)               \
   FAMILY(qwen2_moe)             \
   FAMILY(qwen3_moe)             \
+  FAMILY(qwen3_vl_moe_text)     \
   FAMILY(olmoe)                 \
   FAMILY(flex_olmo)             \
   FAMILY(granitemoe)            \

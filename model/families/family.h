@@ -107,6 +107,7 @@ struct CheckpointNames {
   bool groups_heads = false;
   bool transposed = false;           ///< matrices stored [in, out], as by transformers' Conv1D
   bool experts_transposed = false;   ///< the same of all experts' matrices [E, in, out]
+  bool experts_either_way = false;   ///< or [E, out, in], as transformers 5 writes them
   bool experts_interleaved = false;  ///< "experts.gate_up" has a row of gate, one of up, ...
   double norm_offset = 0;            ///< added to the weights of norms
   bool row_correction = false;       ///< routers' corrections are stored as [1, E]

@@ -96,6 +96,15 @@ void refine_qwen3_moe(const JsonObject& c, Architecture& a) {
   set_window(s, used_sliding_window(c, 4096));
 }
 
+void refine_qwen3_vl_moe(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  Experts e{.routing = read_routing(c, "num_experts", 60, 4)};
+  require_flag(c, "norm_topk_prob", true, "weights of experts that do not add up to 1");
+  e.routing.normalizes = true;
+  e.intermediate_size = c.whole_or("moe_intermediate_size", 1408);
+  set_experts(s, e, sparse_layers(c, s.layers.size()));
+}
+
 /// Qwen3's mixtures and an expert for all tokens with a gate of its own.
 void refine_qwen2_moe(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
@@ -472,6 +481,22 @@ Family qwen3_moe() {
   f.refine = refine_qwen3_moe;
   name_experts(f, "mlp", "gate_proj", "up_proj", "down_proj");
   f.gguf = qwen3_moe_form();
+  return f;
+}
+
+/// The text part, its experts in two tensors a layer. GGUF files of it are Qwen3's mixtures.
+Family qwen3_vl_moe_text() {
+  Family f = qwen3_moe();
+  f.model_types = {"qwen3_vl_moe_text"};
+  f.keys.default_key_value_heads = 16;
+  f.keys.default_rope_theta = 500000;
+  f.keys.unread.push_back("sliding_window");
+  f.refine = refine_qwen3_vl_moe;
+  for (const char* part : {"experts.gate", "experts.up"}) f.names.in_layer.erase(part);
+  f.names.in_layer["experts.gate_up.weight"] = "mlp.experts.gate_up_proj";
+  f.names.in_layer["experts.down.weight"] = "mlp.experts.down_proj";
+  f.names.experts_transposed = f.names.experts_either_way = true;
+  f.gguf = {};
   return f;
 }
 

@@ -29,6 +29,7 @@ constexpr Wrapper wrappers[] = {
     {.model_type = "qwen2_vl", .text_type = "qwen2_vl_text", .may_be_flat = true},
     {.model_type = "qwen2_5_vl", .text_type = "qwen2_5_vl_text", .may_be_flat = true},
     {.model_type = "qwen3_vl", .text_type = "qwen3_vl_text"},
+    {.model_type = "qwen3_vl_moe", .text_type = "qwen3_vl_moe_text"},
     {.model_type = "qwen3_5", .text_type = "qwen3_5_text"},
     {.model_type = "qwen3_5_moe", .text_type = "qwen3_5_moe_text"},
 };
@@ -107,6 +108,9 @@ constexpr TextClass text_classes[] = {
      R"({"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016,
          "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 128000,
          "rope_theta": 500000.0})"},
+    {"qwen3_vl_moe_text", "qwen3_vl_moe_text", false,
+     R"({"vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 5632,
+         "num_hidden_layers": 24, "num_attention_heads": 16, "max_position_embeddings": 128000})"},
 };
 
 /// Keys of wrappers that say nothing about the text model.

@@ -304,7 +304,7 @@ TEST_CASE("config: keys of transformers' classes are read or ignored on purpose"
     CHECK(config_warnings(b).front().find("attention_is_reversed") != std::string::npos);
     ++classes;
   }
-  CHECK(classes == 71);
+  CHECK(classes == 72);
 }
 
 TEST_CASE("config: an unknown key of rotations is warned of") {
@@ -394,7 +394,7 @@ TEST_CASE("config: text models nested in others have their classes' defaults") {
     CHECK(a.decoder.position_scale == whole.decoder.position_scale);
     CHECK(a.decoder.layers == whole.decoder.layers);
   }
-  CHECK(wrappers == 18);
+  CHECK(wrappers == 19);
 }
 
 TEST_CASE("config: whether a wrapper's head is tied, by its key or the text model's") {

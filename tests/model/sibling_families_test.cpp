@@ -210,3 +210,20 @@ TEST_CASE("families: Granite with sinks, windows and a base of rotations for eac
   CHECK(refusal("granite_swa", {{"layer_rope_theta", {700.0}}}) ==
         "tiny.json: /layer_rope_theta: got [700.0], expected 5 numbers from 0 on, one a layer");
 }
+
+TEST_CASE("families: Qwen3-VL's mixtures choose as Qwen3's, their experts in two tensors") {
+  const json routing{{"num_experts", 5},
+                     {"num_experts_per_tok", 2},
+                     {"norm_topk_prob", true},
+                     {"moe_intermediate_size", 7},
+                     {"mlp_only_layers", {1U}}};
+  const Architecture a = read("qwen3_vl_moe_text", routing);
+  check_same(a, read("qwen3_moe", routing));
+  CHECK(refusal("qwen3_vl_moe_text", {{"norm_topk_prob", false}})
+            .starts_with("tiny.json: /norm_topk_prob: got false, expected true"));
+  const WeightSource up = huggingface_weight(a, "layers.0.experts.up.weight");
+  CHECK(up.names.front() == "model.layers.0.mlp.experts.gate_up_proj");
+  CHECK(up.transposed);
+  CHECK(up.inputs == 24);
+  CHECK(huggingface_weight(a, "layers.0.experts.down.weight").inputs == 7);
+}

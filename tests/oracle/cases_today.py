@@ -1106,6 +1106,45 @@ def wrapper_cases():
     }
 
 
+def vl_moe_cases():
+    def as_published(tensors):
+        """Experts [E, in, out]; transformers writes [E, out, in] and reads both."""
+        flip = lambda name, t: t.transpose(1, 2).contiguous() if ".mlp.experts." in name else t
+        return {name: flip(name, tensor) for name, tensor in tensors.items()}
+
+    return {
+        "qwen3_vl_moe_wrapped": Case(
+            hf.Qwen3VLMoeForConditionalGeneration,
+            hf.Qwen3VLMoeConfig(
+                text_config={
+                    **sizes(22, 4, 2, 31, 58),
+                    "head_dim": 8,
+                    "num_experts": 5,
+                    "num_experts_per_tok": 2,
+                    "moe_intermediate_size": 9,
+                    "mlp_only_layers": [1],
+                    "rope_parameters": rope(theta=5000000.0, mrope_section=[2, 1, 1], mrope_interleaved=True),
+                },
+                vision_config={
+                    "hidden_size": 8,
+                    "intermediate_size": 9,
+                    "depth": 1,
+                    "num_heads": 2,
+                    "out_hidden_size": 22,
+                    "deepstack_visual_indexes": [],
+                    "num_position_embeddings": 4,
+                },
+                image_token_id=57,
+                video_token_id=56,
+                vision_start_token_id=55,
+                vision_end_token_id=54,
+            ),
+            prompt_len=24,
+            change_tensors=as_published,
+        ),
+    }
+
+
 def granite_swa_cases():
     return {
         # Sinks, and a base of rotations for each layer; the third does not rotate.
@@ -1352,5 +1391,5 @@ def softmax_mixture_cases():
 def all_cases():
     groups = [qwen3_cases, post_norm_cases, llama_like_cases, cohere_cases, layer_norm_cases]
     groups += [gemma3_cases, gemma3n_cases, mixture_cases, latent_cases, more_dense_cases, more_mixture_cases]
-    groups += [softmax_mixture_cases, wrapper_cases, granite_swa_cases]
+    groups += [softmax_mixture_cases, wrapper_cases, vl_moe_cases, granite_swa_cases]
     return {name: case for group in groups for name, case in group().items()}

@@ -491,6 +491,15 @@ def flex_olmo(r, pattern):
     return Plan(hf.FlexOlmoForCausalLM, hf.FlexOlmoConfig, k)
 
 
+def qwen3_vl_moe_text(r, pattern):
+    plan = qwen3_moe(r, pattern)
+    for key in ("use_sliding_window", "sliding_window", "norm_topk_prob"):
+        del plan.keys[key]
+    plan.config = type(hf.AutoConfig.for_model("qwen3_vl_moe_text"))
+    plan.keys["rope_parameters"] = r.rope(plan.keys["head_dim"], kinds=["default", "linear", "yarn", "llama3"])
+    return plan
+
+
 def gpt_oss(r, pattern):
     k, hd = common(r, True)
     k.setdefault("head_dim", hd)
@@ -909,6 +918,10 @@ def in_wrapper(name, text, model, config, vision, **more):
 
 TOWER = dict(hidden_size=8, intermediate_size=9, num_hidden_layers=1, num_attention_heads=2, image_size=16, patch_size=8)
 SIGLIP, PIXTRAL = hf.SiglipVisionConfig(**TOWER), hf.PixtralVisionConfig(**TOWER)
+QWEN3_TOWER = type(hf.AutoConfig.for_model("qwen3_vl_moe").vision_config)(
+    depth=1, hidden_size=8, intermediate_size=9, num_heads=2, out_hidden_size=8, num_position_embeddings=4,
+    deepstack_visual_indexes=[],
+)  # fmt: skip
 LLAMA4_TOWER = hf.Llama4VisionConfig(
     **{**TOWER, "intermediate_size": 32}, vision_output_dim=8, projector_input_dim=8, projector_output_dim=8
 )
@@ -921,6 +934,7 @@ WRAPPERS = [
     in_wrapper("llava_llama", llama, hf.LlavaForConditionalGeneration, hf.LlavaConfig, SIGLIP),
     in_wrapper("llava_qwen2", qwen2, hf.LlavaForConditionalGeneration, hf.LlavaConfig, SIGLIP),
     in_wrapper("internvl", qwen3, hf.InternVLForConditionalGeneration, hf.InternVLConfig, None),
+    in_wrapper("qwen3_vl_moe", qwen3_vl_moe_text, hf.Qwen3VLMoeForConditionalGeneration, hf.Qwen3VLMoeConfig, QWEN3_TOWER),
     in_wrapper("cohere2_vision", cohere2, hf.Cohere2VisionForConditionalGeneration, hf.Cohere2VisionConfig, SIGLIP),
 ]
 

@@ -103,6 +103,10 @@ WeightReader::WeightReader(std::vector<StoredTensor> tensors, WeightSource sourc
     : tensors_(std::move(tensors)), source_(std::move(source)) {
   // Packed weights have their outputs first, whatever the family does.
   if (tensors_.front().packed) source_.transposed = false;
+  const std::vector<std::uint64_t>& stored = tensors_.front().shape;
+  if (source_.inputs > 0 && !stored.empty() && stored.back() == source_.inputs) {
+    source_.transposed = false;
+  }
   if (source_.shape.empty() || tensors_.size() != 1) return;
   if (product_from(source_.shape, 0) == tensors_[0].elements()) tensors_[0].shape = source_.shape;
 }

@@ -274,6 +274,10 @@ WeightSource source_in(const CheckpointNames& names, const Architecture& a,
   } else if (weight.layer && is_stacked(a, weight)) {
     source.blocks = pieces_of(a, weight);
     source.transposed = names.experts_transposed && matrix;
+    if (names.experts_either_way && matrix) {
+      const bool down = weight.part == "experts.down";
+      source.inputs = down ? layer_of(a, weight).experts->intermediate_size : a.hidden_size;
+    }
   } else if (names.row_correction && weight.part == "router" && weight.kind == ".correction") {
     source.blocks = 1;
   }

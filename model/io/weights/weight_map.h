@@ -23,7 +23,9 @@ struct WeightSource {
   std::vector<std::string> names;   ///< the first of them that the file has
   std::vector<std::uint64_t> rows;  ///< stored rows that make up the weight; empty: all, in order
   bool transposed = false;          ///< stored [in, out] (GPT-2): `rows` are columns, in order
-  double offset = 0;                ///< added to every element
+  /// Above 0: a tensor of so many numbers in a row is not transposed.
+  std::uint64_t inputs = 0;
+  double offset = 0;  ///< added to every element
   /// Above 0: each name holds "{i}" and stands for so many tensors, whose rows follow each other.
   std::uint64_t pieces = 0;
   /// Above 0: stored [blocks, rows, in] (transposed: [blocks, in, rows]; vectors: [blocks, rows]),
