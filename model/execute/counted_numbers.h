@@ -68,7 +68,7 @@ struct Real {
   friend Real exponential(Real a) { return counted(exp(a.value)); }
   friend Real softplus(Real a) {
     counted_flops += 2;
-    return counted(kvcast::execute::softplus(a.value));
+    return counted(softplus(a.value));  // as above, or of another type
   }
   friend Real hyperbolic_tangent(Real a) { return counted(tanh(a.value)); }
   friend Real error_function(Real a) { return counted(erf(a.value)); }

@@ -199,6 +199,13 @@ struct FastKernels {
   }
 
   void operator()(const Elementwise& op) const {
+    if (op.function == Function::Xielu) {
+      const float above = softplus(in(1).data[0]);
+      const float below = 0.5F + softplus(in(2).data[0]);
+      return for_runs(out.shape.elements(), [&](std::size_t first, std::size_t n) {
+        xielu_row(above, below, in(0).data + first, out.data + first, n);
+      });
+    }
     if (call.inputs.size() > 1) return combine(op.function);
     const auto parameter = static_cast<float>(op.parameter);
     for_runs(out.shape.elements(), [&](std::size_t first, std::size_t n) {

@@ -153,7 +153,20 @@ class PlainForward : public PlainAttention<N> {
     }
   }
 
+  void xielu() {
+    const Real half = Real{0.5F};
+    const Real above = softplus(in_[1](0));
+    const Real below = half + softplus(in_[2](0));
+    for (std::size_t i = 0; i < out_shape().elements(); ++i) {
+      const Real x = in_[0](i);
+      const Real high = maximum(x, {0});
+      const Real low = minimum(x, {0});
+      out_(i, half * x + above * (high * high) + below * (exponential(low) - Real{1} - low));
+    }
+  }
+
   void operator()(const Elementwise& op) {
+    if (op.function == Function::Xielu) return xielu();
     const std::size_t n = out_shape().elements();
     const Real parameter = Real::constant(op.parameter);
     const bool binary = in_.size() > 1;
@@ -181,6 +194,7 @@ class PlainForward : public PlainAttention<N> {
         case Function::Silu:
         case Function::Gelu:
         case Function::GeluTanh: out_(i, activation(op.function, x)); break;
+        case Function::Xielu: break;
       }
     }
   }

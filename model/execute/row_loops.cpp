@@ -53,9 +53,19 @@ KVCAST_VECTOR_CLONES void map_row(Function function, float parameter, const floa
       });
     case Function::Add:
     case Function::Multiply:
+    case Function::Xielu:
     case Function::Center: break;
   }
   KVCAST_ASSERT(false);
+}
+
+KVCAST_VECTOR_CLONES void xielu_row(float above, float below, const float* x, float* y,
+                                    std::size_t n) {
+  each(x, y, n, [=](float v) {
+    const float high = v > 0 ? v : 0.0F;
+    const float low = v < 0 ? v : 0.0F;
+    return 0.5F * v + above * high * high + below * (vector_exp(low) - 1.0F - low);
+  });
 }
 
 KVCAST_VECTOR_CLONES void combine_rows(Function function, const float* x, const float* z, float* y,

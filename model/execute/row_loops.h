@@ -9,6 +9,8 @@ namespace kvcast::execute {
 
 /// y[i] = f(x[i]); y may be x.
 void map_row(Function function, float parameter, const float* x, float* y, std::size_t n);
+/// Function::Xielu with p = `above` and n = `below`.
+void xielu_row(float above, float below, const float* x, float* y, std::size_t n);
 /// y[i] = x[i] ∘ z[i] for Add, Multiply, Center; y may be x.
 void combine_rows(Function function, const float* x, const float* z, float* y, std::size_t n);
 /// y[i] = x[i] ∘ z for Add, Multiply, Center.

@@ -223,6 +223,8 @@ Function read_activation(const JsonObject& c, std::string_view key, Function fal
   if (text == "relu") return Function::Relu;
   if (text == "quick_gelu") return Function::QuickGelu;
   if (text == "relu2") return Function::SquaredRelu;
+  // Its parameters are weights that other families' layers have not.
+  if (text == "xielu" && fallback == Function::Xielu) return fallback;
   c.fail(key,
          "silu, swish, gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, quick_gelu, relu or relu2");
 }

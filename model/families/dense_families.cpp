@@ -248,6 +248,33 @@ Family qwen3() {
   return f;
 }
 
+/// Llama with norms of query and key heads, and xIELU in the place of a gated MLP.
+Family apertus() {
+  Family f = llama_like("apertus");
+  use_query_key_norm(f, QueryKeyNorm::Heads);
+  f.stack.norm_eps = 1e-5;
+  f.stack.gated_mlp = false;
+  f.stack.activation = Function::Xielu;
+  f.keys.attention_bias = "attention_bias";
+  f.keys.default_rope_theta = 12000000;
+  f.keys.default_rope =
+      R"({"rope_type": "llama3", "rope_theta": 12000000.0, "factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 8192})";
+  f.keys.unread = {"mlp_bias"};
+  // Keys of the published files that transformers takes for granted.
+  f.refine = [](const JsonObject& c, Architecture&) {
+    require_flag(c, "qk_norm", true, "queries and keys without norms");
+    require_flag(c, "post_norm", false, "norms behind the branches");
+  };
+  f.names.in_layer.erase("gate");
+  f.names.in_layer = with(f.names.in_layer, {{"attention_norm", "attention_layernorm"},
+                                             {"mlp_norm", "feedforward_layernorm"},
+                                             {"alpha_p.weight", "mlp.act_fn.alpha_p"},
+                                             {"alpha_n.weight", "mlp.act_fn.alpha_n"}});
+  f.gguf = {};
+  return f;
+}
+
 Family olmo2() {
   Family f = llama_like("olmo2");
   use_post_norms(f);

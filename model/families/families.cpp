@@ -8,6 +8,7 @@
   FAMILY(mistral)               \
   FAMILY(ministral3)            \
   FAMILY(cwm)                   \
+  FAMILY(apertus)               \
   FAMILY(qwen2)                 \
   FAMILY(internlm3)             \
   FAMILY(exaone)                \

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "model/base/order_statistics.h"
 #include "model/forward/attention_site.h"
 
@@ -29,6 +31,12 @@ Value dense_mlp(const MlpSite& s, std::uint64_t width, const std::string& name, 
     h = !gate_cutoff ? activated(gate, up) : with_all_features(s.r, "gate", gate, [&](Value all) {
       return activated(all, s.r.gather_features("gather_up", up));
     });
+  } else if (stack.activation == Function::Xielu) {
+    const auto parameter = [&](const char* part) {
+      return s.r.weight(fmt::format("{}.{}.weight", name, part), {1});
+    };
+    h = s.r.xielu("activation", product("up", x, width), parameter("alpha_p"),
+                  parameter("alpha_n"));
   } else {
     h = s.r.unary("activation", stack.activation, product("up", x, width));
   }

@@ -282,6 +282,10 @@ Value Recorder::unary(std::string_view label, Function function, Value x, double
   return node(Elementwise{function, parameter}, label, {x}, info(x).shape, info(x).dtype);
 }
 
+Value Recorder::xielu(std::string_view label, Value x, Value a, Value b) {
+  return node(Elementwise{Function::Xielu}, label, {x, a, b}, info(x).shape, info(x).dtype);
+}
+
 Value Recorder::scaled(std::string_view label, Value x, double factor) {
   return factor == 1 ? x : unary(label, Function::Scale, x, factor);
 }

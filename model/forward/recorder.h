@@ -169,6 +169,7 @@ class Recorder {
   /// `rows` after `past`, copied to one new tensor.
   Value join(Value past, Value rows, std::string_view label);
   Value unary(std::string_view label, Function function, Value x, double parameter = 0);
+  Value xielu(std::string_view label, Value x, Value a, Value b);
   /// factor·x; x itself where the factor is 1.
   Value scaled(std::string_view label, Value x, double factor);
   Value binary(std::string_view label, Function function, Value x, Value y);

@@ -151,6 +151,7 @@ class Adjoint {
 
   void operator()(const Elementwise& op) {
     switch (op.function) {
+      case Function::Xielu: refuse(node_, "xIELU");
       case Function::Copy: return back_.contribute(in(0), copied(g_, in(0)));
       case Function::OnePlus: return back_.contribute(in(0), g_);
       case Function::Scale: return back_.contribute(in(0), add(op, "gradient", {g_}, in(0)));

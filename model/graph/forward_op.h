@@ -326,6 +326,7 @@ enum class Function {
   SquaredRelu,  ///< max(x, 0)² [2]
   Sigmoid,      ///< 1/(1 + exp(-x)) [4]
   Clamp,        ///< min(max(x, -parameter), parameter) [2]
+  Xielu,        ///< x/2 + p·max(x, 0)² + n·(exp(m) - 1 - m), m = min(x, 0) [11]
 };
 
 std::string_view name(Function function);
@@ -334,6 +335,9 @@ std::uint64_t flops_per_element(Function function);
 /// Inputs: x, and y for Add, Multiply and Center. y's dimensions are aligned with x's last ones; a
 /// missing or smaller dimension (1, or head_dim against num_heads·head_dim) is repeated. A y of
 /// more dimensions than x holds one number for each run of elements(x)/elements(y) elements.
+/// Xielu's inputs are x, a [1] and b [1]: p = log(1 + exp(a)), n = 1/2 + log(1 + exp(b)), 7 FLOPs
+/// in all. transformers has exp(-1e-6) for m above -1e-6. Source: Huang and Schlag 2024
+/// (arXiv:2411.13010), eq. 8; transformers, activations.py.
 struct Elementwise {
   static constexpr OpTraits traits{"elementwise", RateClass::Vector};
   Function function = Function::Copy;

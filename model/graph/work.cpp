@@ -110,7 +110,9 @@ class OpWork {
     return w;
   }
   Work operator()(const Elementwise& op) const {
-    return traffic(flops_per_element(op.function) * output().elements());
+    Work w = traffic(flops_per_element(op.function) * output().elements());
+    if (op.function == Function::Xielu) w.flops += 7;
+    return w;
   }
   Work operator()(const GatedActivation& op) const {
     const std::uint64_t per_element = op.limit > 0 ? 11 : flops_per_element(op.function) + 1;

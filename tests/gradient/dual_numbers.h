@@ -35,6 +35,9 @@ struct Dual {
 
   friend Dual abs(Dual a) { return a.value < 0 ? -a : a; }
   friend Dual exp(Dual a) { return {std::exp(a.value), std::exp(a.value) * a.tangent}; }
+  friend Dual softplus(Dual a) {
+    return {std::log1p(std::exp(a.value)), a.tangent / (1 + std::exp(-a.value))};
+  }
   friend Dual log(Dual a) { return {std::log(a.value), a.tangent / a.value}; }
   friend Dual sqrt(Dual a) {
     return {std::sqrt(a.value), a.tangent == 0 ? 0 : a.tangent / (2 * std::sqrt(a.value))};

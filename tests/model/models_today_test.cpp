@@ -304,7 +304,7 @@ TEST_CASE("config: keys of transformers' classes are read or ignored on purpose"
     CHECK(config_warnings(b).front().find("attention_is_reversed") != std::string::npos);
     ++classes;
   }
-  CHECK(classes == 72);
+  CHECK(classes == 73);
 }
 
 TEST_CASE("config: an unknown key of rotations is warned of") {

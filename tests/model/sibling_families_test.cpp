@@ -227,3 +227,30 @@ TEST_CASE("families: Qwen3-VL's mixtures choose as Qwen3's, their experts in two
   CHECK(up.inputs == 24);
   CHECK(huggingface_weight(a, "layers.0.experts.down.weight").inputs == 7);
 }
+
+TEST_CASE("families: Apertus is Qwen3 with xIELU in the place of a gated MLP") {
+  const json rope{{"rope_type", "llama3"},
+                  {"factor", 8.0},
+                  {"low_freq_factor", 1.0},
+                  {"high_freq_factor", 4.0},
+                  {"original_max_position_embeddings", 8192}};
+  Architecture expected =
+      read("qwen3", {{"rms_norm_eps", 1e-5}, {"rope_theta", 1.2e7}, {"rope_scaling", rope}});
+  expected.decoder.gated_mlp = false;
+  expected.decoder.activation = Function::Xielu;
+  const json published{{"rope_theta", nullptr},
+                       {"qk_norm", true},
+                       {"post_norm", false},
+                       {"mlp_bias", false},
+                       {"hidden_act", "xielu"}};
+  const Architecture a = read("apertus", published);
+  check_same(a, expected);
+  CHECK(stored(a, "layers.1.attention_norm.weight") == "model.layers.1.attention_layernorm.weight");
+  CHECK(stored(a, "layers.1.alpha_n.weight") == "model.layers.1.mlp.act_fn.alpha_n");
+  CHECK(is_unused_buffer(a, "model.layers.1.mlp.act_fn.beta"));
+  CHECK(read("apertus", {{"hidden_act", "gelu"}}).decoder.activation == Function::Gelu);
+  CHECK(refusal("apertus", {{"qk_norm", false}}).starts_with("tiny.json: /qk_norm: got false"));
+  CHECK(refusal("apertus", {{"post_norm", true}}).starts_with("tiny.json: /post_norm: got true"));
+  CHECK(refusal("llama", {{"hidden_act", "xielu"}})
+            .starts_with("tiny.json: /hidden_act: got \"xielu\", expected silu"));
+}

@@ -231,6 +231,10 @@ TEST_CASE("work: element-wise operators cost their function, and read a repeated
   const Operand mask{{tokens, keys}};
   CHECK(work_of(Elementwise{Function::Add}, {scores, mask}, scores) ==
         Numbers{660, 0, 0, 1430, 0, 1320});
+  // 11 an element; softplus is 3, and 1/2 is added to one of two
+  const Operand one{{1}, Storage::Weights};
+  CHECK(work_of(Elementwise{Function::Xielu}, {x, one, one}, x) ==
+        Numbers{4627, 4, 0, 840, 0, 840});
   // silu(gate) · up in one kernel: 5 an element
   CHECK(work_of(GatedActivation{Function::Silu}, {x, x}, x) == Numbers{2100, 0, 0, 1680, 0, 840});
 }

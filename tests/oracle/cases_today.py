@@ -1170,6 +1170,28 @@ def granite_swa_cases():
     }
 
 
+def apertus_cases():
+    return {
+        "apertus": Case(
+            hf.ApertusForCausalLM,
+            hf.ApertusConfig(
+                **sizes(32, 4, 2, 37, 59),
+                attention_bias=True,
+                rms_norm_eps=1e-3,
+                rope_parameters=rope(
+                    "llama3",
+                    1000.0,
+                    factor=4.0,
+                    low_freq_factor=1.0,
+                    high_freq_factor=4.0,
+                    original_max_position_embeddings=32,
+                ),
+            ),
+            prompt_len=22,
+        ),
+    }
+
+
 def gemma3n_cases():
     model = hf.Gemma3nForCausalLM
     small = {"embed_tokens": 0.1}
@@ -1391,5 +1413,5 @@ def softmax_mixture_cases():
 def all_cases():
     groups = [qwen3_cases, post_norm_cases, llama_like_cases, cohere_cases, layer_norm_cases]
     groups += [gemma3_cases, gemma3n_cases, mixture_cases, latent_cases, more_dense_cases, more_mixture_cases]
-    groups += [softmax_mixture_cases, wrapper_cases, vl_moe_cases, granite_swa_cases]
+    groups += [softmax_mixture_cases, wrapper_cases, vl_moe_cases, granite_swa_cases, apertus_cases]
     return {name: case for group in groups for name, case in group().items()}

@@ -6,6 +6,7 @@ Usage: make_checkpoints.py [NAME ...]      (none: all cases)
 """
 
 import contextlib
+import copy
 import json
 import pathlib
 import platform
@@ -129,7 +130,7 @@ def write_checkpoint(case, folder, seed):
         save_file(openelm.stored_tensors(model, case.stored), folder / "model.safetensors")
         config = dict(case.config)
     else:
-        model = case.family(case.config)
+        model = case.family(copy.deepcopy(case.config))  # saving changes a config's dtype
         randomise(model, case, generator)
         model.to(case.stored).save_pretrained(folder, max_shard_size=case.shard_size)
         (folder / "generation_config.json").unlink(missing_ok=True)

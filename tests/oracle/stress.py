@@ -221,6 +221,12 @@ def helium(r, pattern):
     return Plan(hf.HeliumForCausalLM, hf.HeliumConfig, k)
 
 
+def apertus(r, pattern):
+    k, hd = common(r, True, divides=True, act="xielu")
+    k |= dict(rms_norm_eps=r.eps(), attention_bias=r.maybe(0.3), rope_parameters=r.choice([None, r.rope(hd), r.rope(hd)]))
+    return Plan(hf.ApertusForCausalLM, hf.ApertusConfig, k)
+
+
 def jais2(r, pattern):
     k, hd = common(r, True, divides=True, act="relu2")
     k |= dict(layer_norm_eps=r.eps(), attention_bias=r.maybe(), mlp_bias=r.maybe(), rope_parameters=r.rope(hd))
@@ -973,7 +979,7 @@ FAMILIES = [
     lfm2, hunyuan_v1_dense, hunyuan_v1_moe, ernie4_5_moe, phimoe, glm4_moe_lite,
     qwen3_moe, olmoe, granitemoe, gpt_oss, llama4_text, glm4_moe, deepseek_v2, deepseek_v3, deepseek_v32, minicpm3,
     qwen2_moe, minimax_m2, dots1, olmo3, glm, glm4, seed_oss, ernie4_5, arcee,
-    internlm3, exaone, cwm, helium, jais2, vaultgemma, granite_swa, granitemoeshared, granitemoe_swa, flex_olmo,
+    internlm3, exaone, cwm, helium, apertus, jais2, vaultgemma, granite_swa, granitemoeshared, granitemoe_swa, flex_olmo,
     llama, mistral, ministral, ministral3, qwen2, olmo, phi3, gemma, gemma2, gpt_neox, falcon, gpt2, opt, t5, *WRAPPERS,
 ]  # fmt: skip
 

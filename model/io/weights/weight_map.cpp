@@ -640,6 +640,8 @@ bool is_unused_buffer(const Architecture& a, std::string_view stored_name) {
                                                   ".attn.masked_bias",
                                                   ".attention.bias",
                                                   ".masked_bias",
+                                                  ".act_fn.beta",
+                                                  ".act_fn.eps",
                                                   "embed_positions.weights",
                                                   "EncDecAttention.relative_attention_bias.weight"};
   const auto ends = [&](std::string_view suffix) { return stored_name.ends_with(suffix); };
