@@ -348,16 +348,17 @@ std::uint64_t used_sliding_window(const JsonObject& c, std::uint64_t fallback) {
 }
 
 std::vector<bool> layers_of_type(const JsonObject& c, std::size_t layers, const char* type,
-                                 const std::function<bool(std::size_t)>& usual) {
+                                 const std::function<bool(std::size_t)>& usual, const char* key,
+                                 const char* other) {
   std::vector<bool> found(layers);
-  if (!c.has("layer_types")) {
+  if (!c.has(key)) {
     for (std::size_t i = 0; i < layers; ++i) found[i] = usual(i);
     return found;
   }
-  const nlohmann::json& types = c.at("layer_types");
+  const nlohmann::json& types = c.at(key);
   const std::string expected =
-      fmt::format("{} entries \"full_attention\" or \"{}\", one a layer", layers, type);
-  if (!types.is_array() || types.size() != layers) c.fail("layer_types", expected);
+      fmt::format("{} entries \"{}\" or \"{}\", one a layer", layers, other, type);
+  if (!types.is_array() || types.size() != layers) c.fail(key, expected);
   // Files from before transformers 5 have other names for two.
   const auto is = [](const nlohmann::json& entry, std::string_view name) {
     return entry == name || (name == "linear_attention" && entry == "mamba") ||
@@ -365,7 +366,7 @@ std::vector<bool> layers_of_type(const JsonObject& c, std::size_t layers, const 
   };
   for (std::size_t i = 0; i < layers; ++i) {
     found[i] = is(types[i], type);
-    if (!found[i] && !is(types[i], "full_attention")) c.fail("layer_types", expected);
+    if (!found[i] && !is(types[i], other)) c.fail(key, expected);
   }
   return found;
 }

@@ -54,10 +54,12 @@ std::uint64_t sliding_window(const JsonObject& c, std::uint64_t fallback);
 std::uint64_t used_sliding_window(const JsonObject& c, std::uint64_t fallback);
 /// Which layers have the window, from transformers' `layer_types`; does nothing without the key.
 void read_layer_types(Stack& s, const JsonObject& c, std::uint64_t window);
-/// Which layers are of the second of the two types, from `layer_types` or, without the key, as
+/// Which layers are of this type and not of the other, from a list of types or, without the key, as
 /// `usual` says.
 std::vector<bool> layers_of_type(const JsonObject& c, std::size_t layers, const char* type,
-                                 const std::function<bool(std::size_t)>& usual);
+                                 const std::function<bool(std::size_t)>& usual,
+                                 const char* key = "layer_types",
+                                 const char* other = "full_attention");
 /// A list of 0 and 1 or of true and false, one a layer; without the key as `usual` says.
 std::vector<bool> layer_flags(const JsonObject& c, std::string_view key, std::size_t layers,
                               const std::function<bool(std::size_t)>& usual);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/base/json_file.h"
@@ -26,6 +27,28 @@ Experts read_gated_experts(const JsonObject& c, std::uint64_t experts, std::uint
                            std::uint64_t width, std::uint64_t shared_width);
 /// Granite's: a softmax of the best logits, experts as wide as `intermediate_size`.
 Experts read_granite_experts(const JsonObject& c);
+/// What the class of a model with corrected experts calls its keys, and what it takes where its
+/// file is silent: DeepSeek V3's rule, sigmoids that a correction ranks and groups limit.
+struct CorrectedExperts {
+  std::uint64_t experts;
+  std::uint64_t per_token = 8;
+  std::uint64_t width;
+  double scale = 1;
+  std::uint64_t groups = 1;
+  std::uint64_t groups_kept = 1;
+  std::uint64_t dense_layers = 1;
+  std::uint64_t shared = 1;
+  const char* scoring = "sigmoid";  ///< what its files call the rule
+  bool listed_layers = false;       ///< mlp_layer_types says which layers have experts
+  const char* experts_key = "n_routed_experts";
+  const char* shared_key = "n_shared_experts";
+  const char* scale_key = "routed_scaling_factor";
+  const char* dense_key = "first_k_dense_replace";
+};
+void read_corrected_experts(const JsonObject& c, Architecture& a, const CorrectedExperts& d);
+/// Throws Error unless a key is absent or says this. Hub files say how their code chooses experts,
+/// which transformers takes for granted.
+void require_text(const JsonObject& c, std::string_view key, const std::string& value);
 /// Each expert has tensors of its own.
 void name_experts(Family& f, const std::string& module, const char* gate, const char* up,
                   const char* down);
