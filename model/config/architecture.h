@@ -114,7 +114,7 @@ struct Experts {
 /// The cached tokens that a query attends to (DeepSeek-V3.2): those of the best scores between
 /// heads of its own and one key that is cached beside the latent, half-split rotated.
 struct Indexer {
-  std::uint64_t num_heads = 0;
+  std::uint64_t num_heads = 0;  ///< 0: the choice is that of the layer below (GLM-5.2)
   std::uint64_t head_dim = 0;
   std::uint64_t kept = 0;  ///< index_topk
   std::shared_ptr<const RopeTable> rope = {};

@@ -1,10 +1,18 @@
 #include "model/config/layer_pruning.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "model/base/error.h"
 
 namespace kvcast {
+
+bool hands_on_choices(const Stack& stack) {
+  return std::any_of(stack.layers.begin(), stack.layers.end(), [](const LayerShape& layer) {
+    return layer.latent && layer.latent->indexer && layer.latent->indexer->num_heads == 0;
+  });
+}
 
 Architecture prune_layers(const Architecture& a, std::span<const std::size_t> kept) {
   const std::string where = "layer pruning of " + a.name;
@@ -13,6 +21,10 @@ Architecture prune_layers(const Architecture& a, std::span<const std::size_t> ke
   if (shares_key_values(a.decoder)) {
     throw Error(where, "a model whose layers share keys and values",
                 "one whose layers all have keys and values of their own");
+  }
+  if (hands_on_choices(a.decoder)) {
+    throw Error(where, "a model whose layers attend to the tokens that others chose",
+                "one whose layers all choose their own");
   }
   if (a.decoder.altup) {
     throw Error(where, "a model with one table for the inputs of all layers",

@@ -12,6 +12,10 @@
 
 namespace kvcast {
 
+/// Some layers attend to the tokens that a layer below them chose (GLM-5.2), so that neither is
+/// anything without the other.
+bool hands_on_choices(const Stack& stack);
+
 /// The same model with the decoder layers `kept` only; embedding, final norm and head stay.
 /// `kept` holds layer indices in ascending order. Throws Error when it is empty, not ascending or
 /// out of range, and for encoder-decoder, MLKV, slim and layer-pruned models.

@@ -10,6 +10,7 @@
 
 #include "model/base/error.h"
 #include "model/base/units.h"
+#include "model/config/layer_pruning.h"
 
 namespace kvcast {
 namespace {
@@ -253,6 +254,10 @@ void check_parallelism(const Architecture& a, const Parallelism& p) {
   if (p.pp > 1 && a.decoder.altup) {
     throw Error(fmt::format("--pp {}", p.pp), a.name + ", whose layers hand on several streams",
                 "--pp 1");
+  }
+  if (p.pp > 1 && hands_on_choices(a.decoder)) {
+    throw Error(fmt::format("--pp {}", p.pp),
+                a.name + ", whose layers hand on the tokens they chose", "--pp 1");
   }
   if (p.sequence_parallel && (a.decoder.altup || a.decoder.position == Position::Learned)) {
     throw Error("sequence-parallel norms",

@@ -254,7 +254,7 @@ std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, const ConfigKeys
   const std::string type = scaling.has("rope_type")
                                ? scaling.text("rope_type")
                                : (names_type ? scaling.text("type") : "default");
-  if (dims % 2 != 0 && (type == "yarn" || type == "dynamic")) {
+  if (dims % 2 != 0 && (type.ends_with("yarn") || type == "dynamic")) {
     scaling.fail(scaling.has("rope_type") ? "rope_type" : "type",
                  "another type for rotations over an odd number of dims");
   }
@@ -264,7 +264,7 @@ std::shared_ptr<const RopeTable> read_rope(const JsonObject& c, const ConfigKeys
     table->position_scale = scaling.positive("factor");
   } else if (type == "longrope" || type == "su") {
     scale_longrope(*table, c, scaling, original_context(c, scaling, keys));
-  } else if (type == "yarn") {
+  } else if (type == "yarn" || type == "deepseek_yarn") {  // Sarvam's files
     scale_yarn(*table, c, scaling, theta, original_context(c, scaling, keys),
                keys.rope_layer_type != nullptr);
   } else if (type == "dynamic") {

@@ -278,15 +278,16 @@ Architecture read_config(const json& config, const std::string& name, const std:
   std::set<std::string, std::less<>> known = object.asked();
   known.insert(given.asked().begin(), given.asked().end());
   for (const std::string& key : given.keys()) {
-    const auto& unread = family->keys.unread;
-    const bool expected = known.contains(key) || is_inert_key(key) ||
-                          std::find(unread.begin(), unread.end(), key) != unread.end();
-    if (!expected) a.unknown_keys.push_back(key);
+    if (!known.contains(key) && !is_inert_key(key)) a.unknown_keys.push_back(key);
   }
   const bool rotates_share = family->keys.rotary_share != nullptr;
   for (const char* const key : {"rope_parameters", "rope_scaling"}) {
     if (changed.contains(key)) add_unknown_rope_keys(changed[key], key, rotates_share, a);
   }
+  const auto& unread = family->keys.unread;
+  std::erase_if(a.unknown_keys, [&](const std::string& key) {
+    return std::find(unread.begin(), unread.end(), key) != unread.end();
+  });
   for (const ConfigOverride& o : overrides) {
     if (known.contains(o.key)) continue;
     const std::vector<std::string> names(known.begin(), known.end());

@@ -53,6 +53,11 @@
   FAMILY(glm4_moe)              \
   FAMILY(minimax_m2)            \
   FAMILY(dots1)                 \
+  FAMILY(exaone_moe)            \
+  FAMILY(solar_open)            \
+  FAMILY(afmoe)                 \
+  FAMILY(hy_v3)                 \
+  FAMILY(sarvam_moe)            \
   FAMILY(ernie4_5_moe)          \
   FAMILY(hunyuan_v1_dense)      \
   FAMILY(hunyuan_v1_moe)        \
@@ -61,6 +66,9 @@
   FAMILY(deepseek_v3)           \
   FAMILY(deepseek_v32)          \
   FAMILY(glm4_moe_lite)         \
+  FAMILY(glm_moe_dsa)           \
+  FAMILY(mistral4)              \
+  FAMILY(sarvam_mla)            \
   FAMILY(minicpm3)              \
   FAMILY(granitemoehybrid)      \
   FAMILY(falcon_h1)             \
@@ -70,6 +78,7 @@
   FAMILY(nemotron_h)            \
   FAMILY(jamba)                 \
   FAMILY(lfm2)                  \
+  FAMILY(lfm2_moe)              \
   FAMILY(gpt_neox)              \
   FAMILY(openelm)               \
   FAMILY(falcon)                \

@@ -156,6 +156,7 @@ struct Family {
 
 /// Those that others are made of.
 namespace families {
+Family exaone4();
 Family gemma2();
 Family granite();
 Family granitemoe();

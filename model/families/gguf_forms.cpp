@@ -202,13 +202,6 @@ void add_expert_sizes(const GgufReader& r, json& c) {
   c["routed_scaling_factor"] = r.number_or("expert_weights_scale", 1);
 }
 
-/// Throws Error unless the experts' scores are sigmoids.
-void require_sigmoid(const GgufReader& r) {
-  const std::uint64_t gating = r.whole_or("expert_gating_func", gating_sigmoid);
-  if (gating == gating_sigmoid) return;
-  r.metadata().fail(r.key("expert_gating_func"), std::to_string(gating), "2, sigmoid");
-}
-
 void complete_qwen2_moe(const GgufReader& r, json& c) {
   add_gated_experts(r, c);
   c["norm_topk_prob"] = r.flag_or("expert_weights_norm", false);
@@ -273,6 +266,38 @@ void complete_glm4_moe(const GgufReader& r, json& c) {
   complete_corrected_experts(r, c);
   c["attention_bias"] = r.has_projection_bias();
   c["use_qk_norm"] = r.has_tensor("blk.0.attn_q_norm.weight");
+}
+
+/// The file's number of experts under the key of a config that calls it `num_experts`.
+void rename_experts(json& c) {
+  c["num_experts"] = c["num_local_experts"];
+  c.erase("num_local_experts");
+}
+
+/// llama.cpp scales the embeddings in all of these files.
+void complete_afmoe(const GgufReader& r, json& c) {
+  require_sigmoid(r);
+  rename_experts(c);
+  c["moe_intermediate_size"] = r.whole("expert_feed_forward_length");
+  c["num_shared_experts"] = r.whole("expert_shared_count");
+  c["num_dense_layers"] = r.whole_or("leading_dense_block_count", 0);
+  c["route_scale"] = r.number_or("expert_weights_scale", 1);
+  c["route_norm"] = r.flag_or("expert_weights_norm", true);
+  add_window(r, c, 4);
+  c["mup_enabled"] = true;
+}
+
+void complete_exaone_moe(const GgufReader& r, json& c) {
+  require_sigmoid(r);
+  rename_experts(c);
+  c["moe_intermediate_size"] = r.whole("expert_feed_forward_length");
+  c["num_shared_experts"] = r.whole("expert_shared_count");
+  r.pass_over("expert_shared_feed_forward_length");  // both multiplied
+  c["first_k_dense_replace"] = r.whole_or("leading_dense_block_count", 0);
+  c["routed_scaling_factor"] = r.number_or("expert_weights_scale", 1);
+  c["norm_topk_prob"] = r.flag_or("expert_weights_norm", false);
+  add_groups(r, c, 1, 1);
+  add_window(r, c, 4);
 }
 
 void complete_minimax_m2(const GgufReader& r, json& c) {
@@ -370,6 +395,12 @@ void add_granite_scales(const GgufReader& r, json& c) {
 void add_groups(const GgufReader& r, json& c, std::uint64_t groups, std::uint64_t kept) {
   c["n_group"] = r.whole_or("expert_group_count", groups);
   c["topk_group"] = r.whole_or("expert_group_used_count", kept);
+}
+
+void require_sigmoid(const GgufReader& r) {
+  const std::uint64_t gating = r.whole_or("expert_gating_func", gating_sigmoid);
+  if (gating == gating_sigmoid) return;
+  r.metadata().fail(r.key("expert_gating_func"), std::to_string(gating), "2, sigmoid");
 }
 
 void add_gated_experts(const GgufReader& r, json& c) {
@@ -497,6 +528,16 @@ GgufForm glm4_moe_form() {
 }
 
 GgufForm dots1_form() { return {.architecture = "dots1", .complete = complete_dots1}; }
+
+GgufForm afmoe_form() {
+  return {.architecture = "afmoe",
+          .names = {{"attention_gate", "attn_gate"}},
+          .complete = complete_afmoe};
+}
+
+GgufForm exaone_moe_form() {
+  return {.architecture = "exaone-moe", .later_layers = true, .complete = complete_exaone_moe};
+}
 
 GgufForm minimax_m2_form() {
   return {.architecture = "minimax-m2", .complete = complete_minimax_m2};

@@ -43,6 +43,8 @@ GgufForm gpt_oss_form();
 GgufForm llama4_form();
 GgufForm glm4_moe_form();
 GgufForm dots1_form();
+GgufForm afmoe_form();
+GgufForm exaone_moe_form();
 GgufForm minimax_m2_form();
 GgufForm deepseek_v2_form();
 GgufForm deepseek_v3_form();
@@ -57,6 +59,7 @@ GgufForm qwen3_5_form();
 GgufForm qwen3_5_moe_form();
 GgufForm jamba_form();
 GgufForm lfm2_form();
+GgufForm lfm2_moe_form();
 
 // Parts that forms share.
 
@@ -64,6 +67,8 @@ GgufForm lfm2_form();
 void add_granite_scales(const GgufReader& r, nlohmann::json& c);
 /// Keys of config.json for groups of experts; absent keys mean these.
 void add_groups(const GgufReader& r, nlohmann::json& c, std::uint64_t groups, std::uint64_t kept);
+/// Throws Error unless the experts' scores are sigmoids.
+void require_sigmoid(const GgufReader& r);
 /// The sizes of Qwen's mixtures with a gated shared expert.
 void add_gated_experts(const GgufReader& r, nlohmann::json& c);
 

@@ -172,6 +172,18 @@ void complete_lfm2(const GgufReader& r, json& c) {
   c["block_auto_adjust_ff_dim"] = false;
 }
 
+void complete_lfm2_moe(const GgufReader& r, json& c) {
+  complete_lfm2(r, c);
+  c.erase("block_auto_adjust_ff_dim");
+  require_sigmoid(r);
+  c["num_experts"] = c["num_local_experts"];
+  c.erase("num_local_experts");
+  c["moe_intermediate_size"] = r.whole("expert_feed_forward_length");
+  c["num_dense_layers"] = r.whole_or("leading_dense_block_count", 0);
+  c["routed_scaling_factor"] = r.number_or("expert_weights_scale", 1);
+  c["use_expert_bias"] = r.has_in_layers("exp_probs_b.bias");
+}
+
 void complete_qwen3_5(const GgufReader& r, json& c) {
   const StateSizes s = read_states(r);
   c["linear_num_value_heads"] = s.heads;
@@ -231,6 +243,13 @@ GgufForm lfm2_form() {
                     {"state.output", "shortconv.out_proj"},
                     {"final_norm", "token_embd_norm"}},
           .complete = complete_lfm2};
+}
+
+GgufForm lfm2_moe_form() {
+  GgufForm form = lfm2_form();
+  form.architecture = "lfm2moe";
+  form.complete = complete_lfm2_moe;
+  return form;
 }
 
 GgufForm nemotron_h_form() {

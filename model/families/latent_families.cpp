@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <cmath>
+#include <functional>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "model/families/config_parts.h"
@@ -111,6 +114,67 @@ void refine_deepseek_v32(const JsonObject& c, Architecture& a, const ConfigKeys&
   read_indexer(c, a.decoder, 64, false);
 }
 
+/// Layers that attend to the tokens that the layer below them does.
+std::vector<bool> layers_with_shared_choice(const JsonObject& c, std::size_t layers) {
+  constexpr const char* pattern = "index_topk_pattern";
+  const std::uint64_t every = std::max<std::uint64_t>(c.whole_or("index_topk_freq", 1, 0), 1);
+  const std::uint64_t first = c.whole_or("index_skip_topk_offset", 2, 0);
+  std::function<bool(std::size_t)> usual = [&](std::size_t i) {
+    return i + 1 > first && (i + 1 - first) % every != 0;
+  };
+  std::vector<bool> given;
+  if (c.has(pattern) && c.at(pattern).is_string()) {
+    const std::string letters = c.text(pattern);
+    if (letters.size() != layers || letters.find_first_not_of("FS") != std::string::npos) {
+      c.fail(pattern, fmt::format("{} letters F and S, one a layer", layers));
+    }
+    usual = [letters](std::size_t i) { return letters[i] == 'S'; };
+  } else {
+    given = layers_of_type(c, layers, "shared", usual, pattern, "full");
+    usual = [&](std::size_t i) { return given[i]; };
+  }
+  return layers_of_type(c, layers, "shared", usual, "indexer_types", "full");
+}
+
+void refine_glm_moe_dsa(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
+  CorrectedExperts experts = deepseek_v3_experts;
+  experts.groups = experts.groups_kept = 1;
+  experts.listed_layers = true;
+  read_latent_mixture(c, a, keys, {2048, 512, 192, 256}, experts);
+  require_flag(c, "indexer_rope_interleave", true, "half-split rotations of the indexer");
+  Stack& s = a.decoder;
+  read_indexer(c, s, 32, true);
+  const std::vector<bool> shared = layers_with_shared_choice(c, s.layers.size());
+  if (shared.front()) c.fail("indexer_types", "\"full\" in the first layer");
+  for (std::size_t i = 0; i < shared.size(); ++i) {
+    if (shared[i]) s.layers[i].latent->indexer->num_heads = 0;
+  }
+}
+
+/// DeepSeek V3's layers with a softmax, whose queries grow with the position.
+void refine_mistral4(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
+  read_latent_mixture(
+      c, a, keys, {1024, 256, 64, 128},
+      {.experts = 128, .per_token = 4, .width = 2048, .dense_layers = 0, .scoring = "softmax"});
+  Stack& s = a.decoder;
+  for (LayerShape& layer : s.layers) {
+    if (!layer.experts) continue;
+    layer.experts->routing.score = Routing::Score::Softmax;
+    layer.experts->router_correction = false;
+  }
+  const JsonObject rope = *rope_parameters(c);
+  s.position_scale = rope.positive("llama_4_scaling_beta");
+  s.position_floor = rope.positive("original_max_position_embeddings");
+  const LayerShape& layer = s.layers.front();
+  const double whole = static_cast<double>(layer.heads.head_dim);
+  const double rotated = static_cast<double>(layer.latent->rope_dim);
+  constexpr const char* share = "partial_rotary_factor";
+  if (std::abs(rope.positive_or(share, rotated / whole) * whole - rotated) > 1e-6 * whole) {
+    rope.fail(share, fmt::format("{}, qk_rope_head_dim of all dims", rotated / whole));
+  }
+  if (c.has("sliding_window")) c.fail("sliding_window", "null");
+}
+
 void refine_minicpm3(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
   const std::uint64_t heads = a.decoder.layers.front().heads.num_attention_heads;
   read_latents(c, a, keys, {768, 256, 64, a.hidden_size / heads});
@@ -200,6 +264,56 @@ Family glm4_moe_lite() {
     read_latent_mixture(
         c, a, glm4_moe_lite().keys, {768, 512, 192, 256},
         {.experts = 64, .per_token = 4, .width = 1536, .scale = 1.8, .listed_layers = true});
+  };
+  f.gguf = {};
+  return f;
+}
+
+/// DeepSeek V3.2's layers in other sizes (GLM-5); some attend to the tokens that the layer below
+/// chose (GLM-5.2).
+Family glm_moe_dsa() {
+  Family f = deepseek_v32();
+  f.model_types = {"glm_moe_dsa"};
+  f.stack.norm_eps = 1e-5;
+  f.keys.unread.insert(f.keys.unread.end(), {"index_share_for_mtp_iteration", "moe_router_dtype"});
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    refine_glm_moe_dsa(c, a, glm_moe_dsa().keys);
+  };
+  f.gguf = {};
+  return f;
+}
+
+Family mistral4() {
+  Family f = deepseek_v3();
+  f.model_types = {"mistral4"};
+  f.stack.scales_rotated = true;
+  f.stack.floor_offset = 0;
+  f.keys.default_rope =
+      R"({"type": "yarn", "rope_theta": 10000.0, "factor": 128.0, "beta_fast": 32.0,
+          "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+          "original_max_position_embeddings": 8192, "llama_4_scaling_beta": 0.1})";
+  f.keys.unread.insert(f.keys.unread.end(), {"rope_parameters.partial_rotary_factor",
+                                             "rope_scaling.partial_rotary_factor"});
+  f.refine = [](const JsonObject& c, Architecture& a) { refine_mistral4(c, a, mistral4().keys); };
+  for (const char* part : {"experts.gate", "experts.up", "experts.down"}) {
+    f.names.in_layer.erase(part);
+  }
+  f.names.in_layer = with(f.names.in_layer, {{"experts.gate_up.weight", "mlp.experts.gate_up_proj"},
+                                             {"experts.down.weight", "mlp.experts.down_proj"}});
+  f.gguf = {};
+  return f;
+}
+
+/// Sarvam 105B: DeepSeek V3 in other sizes.
+Family sarvam_mla() {
+  Family f = deepseek_v3();
+  f.model_types = {"sarvam_mla"};
+  f.keys.other_names.push_back({"n_routed_experts", "num_experts"});
+  f.keys.other_names.push_back({"n_shared_experts", "num_shared_experts"});
+  f.keys.unread.insert(f.keys.unread.end(), {"q_head_dim"});
+  f.refine = [](const JsonObject& c, Architecture& a) {
+    read_latent_mixture(c, a, sarvam_mla().keys, {0, 512, 128, 128},
+                        {.experts = 128, .width = 2048, .scale = 2.5});
   };
   f.gguf = {};
   return f;

@@ -309,9 +309,8 @@ std::uint64_t read_lfm2_width(const JsonObject& c) {
   return (static_cast<std::uint64_t>(scaled) + multiple - 1) / multiple * multiple;
 }
 
-/// Short convolutions between two gates, and attention in the layers that are named.
-void refine_lfm2(const JsonObject& c, Architecture& a) {
-  Stack& s = a.decoder;
+/// A short convolution between two gates.
+StateSpace read_short_convolution(const JsonObject& c, const Architecture& a) {
   StateSpace conv;
   conv.scans = false;
   conv.num_heads = a.hidden_size;
@@ -319,6 +318,13 @@ void refine_lfm2(const JsonObject& c, Architecture& a) {
   conv.kernel = c.whole_or("conv_L_cache", 3);
   conv.conv_bias = conv.projection_bias = conv.output_bias = c.flag_or("conv_bias", false);
   conv.norm_groups = 0;
+  return conv;
+}
+
+/// Short convolutions, and attention in the layers that are named.
+void refine_lfm2(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  const StateSpace conv = read_short_convolution(c, a);
   const auto attends =
       listed_layers(c, "full_attn_idxs", s.layers.size(), [](std::size_t) { return true; });
   const auto convolves =
@@ -327,6 +333,26 @@ void refine_lfm2(const JsonObject& c, Architecture& a) {
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     s.layers[i].intermediate_size = width;
     if (convolves[i]) replace_attention(s.layers[i], conv);
+  }
+}
+
+/// The sum of the weights that normalises them has 1e-6 more in transformers, beside sums of
+/// sigmoids.
+void refine_lfm2_moe(const JsonObject& c, Architecture& a) {
+  Stack& s = a.decoder;
+  const StateSpace conv = read_short_convolution(c, a);
+  c.at("layer_types");  // the class has no rule without
+  const auto convolves = layers_of_type(c, s.layers.size(), "conv", nullptr);
+  Experts e{.routing = read_routing(c, "num_experts", 32, 4)};
+  e.routing.score = Routing::Score::Sigmoid;
+  e.routing.normalizes = c.flag_or("norm_topk_prob", true);
+  e.routing.weight_scale = c.positive_or("routed_scaling_factor", 1);
+  e.router_correction = c.flag_or("use_expert_bias", true);
+  e.intermediate_size = c.whole_or("moe_intermediate_size", 1792);
+  const std::uint64_t dense = c.whole_or("num_dense_layers", 2, 0);
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    if (convolves[i]) replace_attention(s.layers[i], conv);
+    if (i >= dense) s.layers[i].experts = e;
   }
 }
 
@@ -512,6 +538,20 @@ Family lfm2() {
   f.names.fused_states = {{"state.projections", {"input_gate", "gate", "value"}}};
   f.names.outside["final_norm"] = "embedding_norm";
   f.gguf = lfm2_form();
+  return f;
+}
+
+/// LFM2 with experts after the first layers.
+Family lfm2_moe() {
+  Family f = lfm2();
+  f.model_types = {"lfm2_moe"};
+  f.keys.intermediate_size = "intermediate_size";
+  f.keys.other_names = {{"tie_embedding", "tie_word_embeddings", true}};
+  f.keys.unread = {};
+  f.refine = refine_lfm2_moe;
+  name_experts(f, "feed_forward", "w1", "w3", "w2");
+  f.names.in_layer["router.correction"] = "feed_forward.expert_bias";
+  f.gguf = lfm2_moe_form();
   return f;
 }
 

@@ -148,6 +148,10 @@ Value AttentionSite::value() const {
 Value AttentionSite::rotate_query(Value q, const Count& first_position) const {
   q = rotated_heads(r, stack, layer, name, "query", q, layer.heads.num_attention_heads,
                     first_position, positions);
+  return scale_query(q, first_position);
+}
+
+Value AttentionSite::scale_query(Value q, const Count& first_position) const {
   if (stack.position_scale == 0 || (layer.rope && !stack.scales_rotated)) return q;
   return r.scale_by_position(q,
                              {stack.position_scale, stack.position_floor,

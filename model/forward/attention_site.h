@@ -56,6 +56,8 @@ struct AttentionSite {
   OwnedKeyValues& shared;
   const std::optional<KeptKeys>& kept;
   bool keeps_all_rows = false;  ///< Pass::keeps_all_rows
+  /// The cached tokens that the last layer with an indexer chose for each query.
+  std::optional<Value>& chosen;
 
   Count batch() const { return r.info(x).shape[0]; }
   Count tokens() const { return r.info(x).shape[1]; }
@@ -75,6 +77,8 @@ struct AttentionSite {
   /// Rotated if the layer has rotary embeddings, from `first_position` on or at given positions.
   Value rotate_query(Value q, const Count& first_position) const;
   Value rotate_key(Value k, const Count& first_position) const;
+  /// Times what grows with the position, where the model has that.
+  Value scale_query(Value q, const Count& first_position) const;
   /// The layer's cache "NAME.PART" with `rows` rows before the pass, of `features` (0: of keys). It
   /// slides with a window where the cache holds held() rows.
   Value cache(const std::string& part, const Count& rows, std::uint64_t features = 0) const;

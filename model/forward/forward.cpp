@@ -23,6 +23,7 @@ struct StackPass {
   std::optional<KeptKeys> kept = {};            ///< with layers whose windows or chunks need them
   std::optional<Value> bias = {};               ///< T5's or ALiBi's, shared by all layers
   std::vector<OwnedKeyValues> key_values = {};  ///< by layer
+  std::optional<Value> chosen_keys = {};        ///< AttentionSite::chosen
   std::optional<ExpertCounts> expert_counts = {};
   std::optional<AltUpStreams> streams = {};  ///< with Stack::altup
   /// After the last layer's attention only the last token goes on.
@@ -62,7 +63,8 @@ Value self_attention(Recorder& r, StackPass& pass, std::size_t index, const std:
                            pass.positions,
                            shared,
                            pass.kept,
-                           pass.settings.keeps_all_rows};
+                           pass.settings.keeps_all_rows,
+                           pass.chosen_keys};
   Value o = stack.causal ? pass.settings.attention(site) : bidirectional_attention(site);
   if (stack.attention_gate) {
     const Value gate = project(r, "attention_gate", name + ".attention_gate", x,

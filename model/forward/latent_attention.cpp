@@ -71,9 +71,10 @@ Value latent_attention(const AttentionSite& s, const LatentRows& cached) {
   if (l.query_rank > 0) {
     q_in = normed("query_latent", projected("query_latent", s.x, l.query_rank, s.stack.query_bias));
   }
-  Value q = projected("query_nope", q_in, heads * l.nope_dim);
-  const Value q_rope =
-      rotated("query_rope", projected("query_rope", q_in, heads * l.rope_dim), heads, first);
+  Value q = s.scale_query(projected("query_nope", q_in, heads * l.nope_dim), first);
+  const Value q_rope = s.scale_query(
+      rotated("query_rope", projected("query_rope", q_in, heads * l.rope_dim), heads, first),
+      first);
   const Value unnormed = projected("kv_latent", s.x, l.rank, s.stack.key_bias);
   const Value latent = normed_latent(r, s.name, unnormed);
   Value key_rope = projected("key_rope", s.x, l.rope_dim, s.stack.key_bias);
@@ -104,8 +105,9 @@ Value latent_attention(const AttentionSite& s, const LatentRows& cached) {
       throw Error("the model " + s.architecture.name, "a method that attends to tokens it chooses",
                   "none: each query of the model chooses its own");
     }
-    const Value chosen = chosen_keys(s, *l.indexer, q_in, a.mask);
-    (fused ? a.chosen : a.additive_mask) = chosen;
+    if (l.indexer->num_heads > 0) s.chosen = chosen_keys(s, *l.indexer, q_in, a.mask);
+    KVCAST_ASSERT(s.chosen);
+    (fused ? a.chosen : a.additive_mask) = s.chosen;
     if (fused) a.kept = l.indexer->kept;
   }
   const bool is_first = !cached.read && r.info(all).shape[1] == s.tokens();

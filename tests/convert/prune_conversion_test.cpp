@@ -181,6 +181,7 @@ TEST_CASE("prune: what cannot be pruned is refused, and nothing is written") {
   refused(openelm, {{0}}, folder / "no" / "where", "does not exist");
   refused(Checkpoint(oracle / "t5"), {{0}}, out, "an encoder-decoder model");
   refused(Checkpoint(oracle / "mlkv_neox"), {{0}}, out, "whose layers share keys");
+  refused(Checkpoint(oracle / "glm_moe_dsa"), {{0, 2}}, out, "the tokens that others chose");
   convert_to_pruned(openelm, out, {{0, 2}});
   refused(Checkpoint(out), {{0}}, folder / "again", "a layer-pruned model");
 }

@@ -693,3 +693,61 @@ TEST_CASE("gguf_today: DeepSeek V3.2 keeps its indexer") {
   CHECK(stored(a, "layers.1.index_query.weight") == "blk.1.indexer.attn_q_b.weight");
   CHECK(stored(a, "layers.1.index_key_norm.bias") == "blk.1.indexer.k_norm.bias");
 }
+
+TEST_CASE("gguf_today: Trinity gates its attention and rotates where windows are") {
+  GgufWriter w = mixture_of("afmoe", 6);
+  w.whole("afmoe.leading_dense_block_count", 1);
+  w.whole("afmoe.expert_shared_count", 2);
+  w.number("afmoe.expert_weights_scale", 2.5f);
+  w.whole("afmoe.attention.sliding_window", 9);
+  const Architecture a = architecture_of(w);
+  CHECK(a.model_type == "afmoe");
+  CHECK(a.unknown_keys == std::vector<std::string>{});
+  CHECK(windows_of(a) == Rows{9, 9, 9});
+  CHECK_FALSE(a.decoder.layers[0].experts.has_value());
+  const Experts& e = *a.decoder.layers[1].experts;
+  CHECK(e.shared_intermediate_size == 14);
+  CHECK(e.routing.normalizes);
+  CHECK(e.routing.weight_scale == 2.5);
+  CHECK(a.embedding_scale == std::sqrt(static_cast<double>(a.hidden_size)));
+  CHECK(stored(a, "layers.1.attention_gate.weight") == "blk.1.attn_gate.weight");
+  CHECK(stored(a, "layers.1.post_mlp_norm.weight") == "blk.1.post_ffw_norm.weight");
+  CHECK(stored(a, "layers.1.router.correction") == "blk.1.exp_probs_b.bias");
+}
+
+TEST_CASE("gguf_today: K-EXAONE's layers without windows do not rotate") {
+  GgufWriter w = mixture_of("exaone-moe", 6);
+  w.whole("exaone-moe.leading_dense_block_count", 1);
+  w.whole("exaone-moe.expert_shared_count", 2);
+  w.whole("exaone-moe.expert_shared_feed_forward_length", 14);
+  w.whole("exaone-moe.attention.sliding_window", 9);
+  w.list<bool>("exaone-moe.attention.sliding_window_pattern", gguf_id::boolean,
+               {true, false, true});
+  w.whole("exaone-moe.expert_gating_func", 2);
+  const Architecture a = architecture_of(w);
+  CHECK(a.model_type == "exaone_moe");
+  CHECK(a.unknown_keys == std::vector<std::string>{});
+  CHECK(windows_of(a) == Rows{9, 0, 9});
+  CHECK(rotated_of(a) == std::vector<bool>{true, false, true});
+  CHECK(a.decoder.layers[1].experts->shared_intermediate_size == 14);
+  CHECK_FALSE(a.decoder.layers[1].experts->routing.normalizes);
+  CHECK(a.decoder.pre_norms);
+}
+
+TEST_CASE("gguf_today: LFM2's mixture has experts after its first layers") {
+  GgufWriter w = mixture_of("lfm2moe", 6);
+  w.whole("lfm2moe.leading_dense_block_count", 1);
+  w.whole("lfm2moe.shortconv.l_cache", 3);
+  w.zeros("blk.1.exp_probs_b.bias", {6});
+  const Architecture a = architecture_of(w);
+  CHECK(a.model_type == "lfm2_moe");
+  CHECK(a.unknown_keys == std::vector<std::string>{});
+  CHECK_FALSE(a.decoder.layers[0].experts.has_value());
+  const Experts& e = *a.decoder.layers[1].experts;
+  CHECK(e.router_correction);
+  CHECK(e.routing.normalizes);
+  CHECK(e.intermediate_size == 7);
+  CHECK(stored(a, "layers.1.router.correction") == "blk.1.exp_probs_b.bias");
+  w.whole("lfm2moe.expert_gating_func", 1);
+  CHECK(has(refusal(w), "lfm2moe.expert_gating_func: got 1, expected 2, sigmoid"));
+}

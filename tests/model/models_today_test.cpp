@@ -11,6 +11,7 @@
 #include "model/families/config_reader.h"
 #include "model/graph/work.h"
 #include "model/io/weights/catalog.h"
+#include "model/io/weights/weight_map.h"
 #include "model/record/recording.h"
 #include "model/record/step_recording.h"
 #include "tests/model/message_of.h"
@@ -288,13 +289,14 @@ TEST_CASE("config: keys of transformers' classes are read or ignored on purpose"
   for (auto& [model_type, config] : stored.at("classes").items()) {
     CAPTURE(model_type);
     // What the classes leave open: 96 heads do not divide GLM's width, V2 names no number of
-    // experts.
+    // experts, LFM2's mixture no layers with attention.
     if (model_type == "glm4_moe") config["head_dim"] = 128;
     if (model_type == "dots1") {
       config["n_routed_experts"] = 128;
       config["num_experts_per_tok"] = 6;
     }
     if (model_type == "deepseek_v2") config["num_experts_per_tok"] = 6;
+    if (model_type == "lfm2_moe") config["layer_types"] = std::vector<std::string>(32, "conv");
     const Architecture a = read_config(config, model_type, model_type);
     CHECK(a.unknown_keys == std::vector<std::string>{});
     nlohmann::json odd = config;
@@ -304,7 +306,7 @@ TEST_CASE("config: keys of transformers' classes are read or ignored on purpose"
     CHECK(config_warnings(b).front().find("attention_is_reversed") != std::string::npos);
     ++classes;
   }
-  CHECK(classes == 73);
+  CHECK(classes == 82);
 }
 
 TEST_CASE("config: an unknown key of rotations is warned of") {
@@ -330,6 +332,118 @@ TEST_CASE("experts: GLM-4.7-Flash chooses 4 unless its file says otherwise") {
   config.erase("num_experts_per_tok");
   const Architecture a = read_config(config, "glm", "glm");
   CHECK(a.decoder.layers.back().experts->routing.num_experts_per_tok == 4);
+}
+
+TEST_CASE("config: mixtures of 2026 are those that they are made of, under other names") {
+  const std::string oracle = KVCAST_SOURCE_DIR "/tests/oracle/";
+  nlohmann::json plain = read_json_file(oracle + "dots1/config.json");
+  plain["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention"};
+  plain["sliding_window"] = 9;
+  nlohmann::json latent = read_json_file(oracle + "deepseek_v3/config.json");
+  const auto layers = [](const nlohmann::json& config) {
+    const Architecture a = read_config(config, "tiny", "tiny.json");
+    CHECK(a.unknown_keys == std::vector<std::string>{});
+    return a.decoder.layers;
+  };
+  const auto stored = [](const nlohmann::json& config, const char* weight) {
+    return huggingface_weight(read_config(config, "tiny", "tiny.json"), weight).names.front();
+  };
+  const auto renamed = [](nlohmann::json config, const char* type,
+                          const std::vector<std::pair<const char*, const char*>>& keys) {
+    config["model_type"] = type;
+    for (const auto& [old, key] : keys) {
+      config[key] = config[old];
+      config.erase(old);
+    }
+    config["head_dim"] = 6;
+    for (const char* gone : {"max_window_layers", "sliding_window_pattern"}) config.erase(gone);
+    return config;
+  };
+  const char* const correction = "layers.2.router.correction";
+
+  // EXAONE 4 does not rotate where there is no window.
+  auto exaone =
+      renamed(plain, "exaone_moe",
+              {{"n_routed_experts", "num_experts"}, {"n_shared_experts", "num_shared_experts"}});
+  exaone.erase("attention_bias");
+  auto expected = layers(plain);
+  expected[1].rope = nullptr;
+  CHECK(layers(exaone) == expected);
+  CHECK(stored(exaone, correction) == "model.layers.2.mlp.e_score_correction_bias");
+  nlohmann::json listed = exaone;
+  listed["mlp_layer_types"] = {"sparse", "dense", "sparse"};
+  std::swap(expected[0].experts, expected[1].experts);
+  CHECK(layers(listed) == expected);
+  listed["is_moe_layer"] = {false, true, true};
+  CHECK(message_of([&] { layers(listed); }).find("/is_moe_layer") != std::string::npos);
+
+  plain["layer_types"] =
+      nlohmann::json::array({"full_attention", "full_attention", "full_attention"});
+  nlohmann::json hy = renamed(plain, "hy_v3",
+                              {{"n_routed_experts", "num_experts"},
+                               {"n_shared_experts", "num_shared_experts"},
+                               {"routed_scaling_factor", "router_scaling_factor"}});
+  for (const char* gone : {"layer_types", "sliding_window", "n_group", "topk_group"})
+    hy.erase(gone);
+  CHECK(layers(hy) == layers(plain));
+  CHECK(stored(hy, correction) == "model.layers.2.mlp.expert_bias");
+  CHECK(stored(hy, "layers.2.shared_expert.up.weight") ==
+        "model.layers.2.mlp.shared_mlp.up_proj.weight");
+  hy["route_norm"] = false;
+  CHECK(message_of([&] { layers(hy); }).find("/route_norm") != std::string::npos);
+
+  nlohmann::json sarvam = renamed(plain, "sarvam_moe",
+                                  {{"n_routed_experts", "num_experts"},
+                                   {"n_shared_experts", "num_shared_experts"},
+                                   {"attention_bias", "use_qkv_bias"}});
+  nlohmann::json solar = renamed(plain, "solar_open", {});
+  for (const char* gone : {"layer_types", "sliding_window"}) {
+    sarvam.erase(gone);
+    solar.erase(gone);
+  }
+  CHECK(layers(sarvam) == layers(plain));
+  // Keys follow the 30 rows of queries.
+  CHECK(stored(sarvam, "layers.0.key.weight") == "model.layers.0.attention.query_key_value.weight");
+  CHECK(huggingface_weight(read_config(sarvam, "tiny", "tiny.json"), "layers.0.key.weight")
+            .rows.front() == 30);
+  CHECK(stored(sarvam, "embedding.weight") == "model.word_embeddings.weight");
+  CHECK(message_of([&] { layers(solar); }).find("/first_k_dense_replace") != std::string::npos);
+  solar["first_k_dense_replace"] = 0;
+  expected = layers(plain);
+  expected[0].experts = expected[1].experts;
+  for (LayerShape& layer : expected) layer.intermediate_size = 7;  // of no layer
+  CHECK(layers(solar) == expected);
+
+  nlohmann::json sarvam_mla = latent;
+  sarvam_mla["model_type"] = "sarvam_mla";
+  sarvam_mla["rope_scaling"]["type"] = "deepseek_yarn";
+  sarvam_mla["num_experts"] = sarvam_mla["n_routed_experts"];
+  sarvam_mla.erase("n_routed_experts");
+  CHECK(layers(sarvam_mla) == layers(latent));
+}
+
+TEST_CASE("indexer: layers of GLM-5.2 that read another's choice, by three keys") {
+  nlohmann::json config = read_json_file(KVCAST_SOURCE_DIR "/tests/oracle/glm_moe_dsa/config.json");
+  config["num_hidden_layers"] = 7;
+  config.erase("mlp_layer_types");
+  config.erase("indexer_types");
+  const auto letters = [&] {
+    std::string text;
+    for (const LayerShape& layer : read_config(config, "tiny", "tiny.json").decoder.layers) {
+      text += layer.latent->indexer->num_heads > 0 ? 'F' : 'S';
+    }
+    return text;
+  };
+  CHECK(letters() == "FFFFFFF");
+  // Of each three layers after the first two one: max(i - 1, 0) % 3 is 0.
+  config["index_topk_freq"] = 3;
+  CHECK(letters() == "FFSSFSS");
+  config["index_topk_pattern"] = "FSSFSSF";
+  CHECK(letters() == "FSSFSSF");
+  config["indexer_types"] = {"full", "shared", "full", "shared", "full", "shared", "full"};
+  CHECK(letters() == "FSFSFSF");
+  config["indexer_types"][0] = "shared";
+  CHECK(message_of(letters).find("\"full\" in the first layer") != std::string::npos);
 }
 
 TEST_CASE("experts: measured loads keep a model's origin") {

@@ -1410,8 +1410,89 @@ def softmax_mixture_cases():
     }
 
 
+def mixtures_of_2026():
+    heads = dict(qk_nope_head_dim=7, qk_rope_head_dim=4, v_head_dim=9, kv_lora_rank=10, q_lora_rank=11)
+    mixture = dict(n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=7)
+    return {
+        # The second layer attends to what the first one chose.
+        "glm_moe_dsa": Case(
+            hf.GlmMoeDsaForCausalLM,
+            hf.GlmMoeDsaConfig(
+                **sizes(26, 3, 3, 19, 59),
+                **heads,
+                **mixture,
+                index_n_heads=7,
+                index_head_dim=9,
+                index_topk=8,
+                indexer_types=["full", "shared", "full"],
+                mlp_layer_types=["sparse", "dense", "dense"],
+                routed_scaling_factor=1.3,
+                rope_parameters=rope(theta=700.0),
+            ),
+            prompt_len=22,
+            stds={"experts": 0.6},
+            new_form=True,
+        ),
+        # DeepSeek V3's layers whose queries grow with the position, and a softmax over groups.
+        "mistral4": Case(
+            hf.Mistral4ForCausalLM,
+            hf.Mistral4Config(
+                **sizes(26, 3, 3, 19, 59, num_hidden_layers=2),
+                **heads,
+                **mixture,
+                n_group=3,
+                topk_group=2,
+                routed_scaling_factor=1.3,
+                first_k_dense_replace=1,
+                rope_parameters=yarn(
+                    700.0, original_max_position_embeddings=7, mscale=1.0, mscale_all_dim=0.8, llama_4_scaling_beta=0.4
+                ),
+            ),
+            prompt_len=29,
+            new_form=True,
+        ),
+        # A gate with a tensor of its own, norms around the branches, positions only where windows are.
+        "afmoe": Case(
+            hf.AfmoeForCausalLM,
+            hf.AfmoeConfig(
+                **sizes(22, 4, 2, 23, 57),
+                head_dim=6,
+                num_experts=5,
+                num_experts_per_tok=2,
+                num_shared_experts=2,
+                num_dense_layers=1,
+                moe_intermediate_size=7,
+                route_scale=1.4,
+                sliding_window=7,
+                layer_types=kinds("LGL"),
+                mup_enabled=True,
+                rms_norm_eps=1e-3,
+                rope_parameters=rope(theta=800.0),
+            ),
+            prompt_len=23,
+        ),
+        "lfm2_moe": Case(
+            hf.Lfm2MoeForCausalLM,
+            hf.Lfm2MoeConfig(
+                **sizes(24, 3, 1, 21, 59),
+                layer_types=["conv", "full_attention", "conv"],
+                conv_bias=True,
+                num_experts=5,
+                num_experts_per_tok=2,
+                num_dense_layers=1,
+                moe_intermediate_size=7,
+                routed_scaling_factor=1.3,
+                norm_topk_prob=False,
+                rope_parameters=rope(theta=1000000.0),
+            ),
+            prompt_len=21,
+        ),
+    }
+
+
 def all_cases():
     groups = [qwen3_cases, post_norm_cases, llama_like_cases, cohere_cases, layer_norm_cases]
     groups += [gemma3_cases, gemma3n_cases, mixture_cases, latent_cases, more_dense_cases, more_mixture_cases]
-    groups += [softmax_mixture_cases, wrapper_cases, vl_moe_cases, granite_swa_cases, apertus_cases]
+    groups += [softmax_mixture_cases, wrapper_cases, vl_moe_cases, granite_swa_cases, apertus_cases,
+               mixtures_of_2026]
     return {name: case for group in groups for name, case in group().items()}

@@ -62,7 +62,8 @@ def router_gaps():
 def randomise(model, case, generator):
     """Norm weights about their neutral value, biases and matrices large enough to matter."""
     neutral = 0.0 if case.norm_offset else 1.0
-    buffers = [(n, b) for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")]
+    corrections = ("e_score_correction_bias", "expert_bias")
+    buffers = [(n, b) for n, b in model.named_buffers() if n.endswith(corrections)]
     for name, tensor in [*model.named_parameters(), *buffers]:
         if "encoder.embed_positions" in name:
             continue  # Whisper's sinusoids

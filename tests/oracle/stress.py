@@ -151,6 +151,7 @@ class Plan:
         self.encoder = more.get("encoder", False)
         self.stds = more.get("stds", {})
         self.head = more.get("head", False)
+        self.auto = more.get("auto", True)  # AutoModelForCausalLM knows the class
         self.wrapper = None  # of a text model in another: the classes of both, and whether the file has the old names
 
 
@@ -910,6 +911,103 @@ def glm4_moe_lite(r, pattern):
     return Plan(hf.Glm4MoeLiteForCausalLM, hf.Glm4MoeLiteConfig, k, {}, ["mlp_layer_types"])
 
 
+def glm_moe_dsa(r, pattern):
+    plan = deepseek_v32(r, pattern)
+    k = plan.keys
+    layers = k["num_hidden_layers"]
+    if not pattern:
+        k["mlp_layer_types"] = types(r, layers, "dense", "sparse")
+        if r.maybe():
+            k["indexer_types"] = ["full"] + types(r, layers - 1, "full", "shared")
+    if "indexer_types" not in k and r.maybe():
+        k |= dict(index_topk_freq=r.choice([1, 2, 3]), index_skip_topk_offset=r.choice([1, 2]))
+    return Plan(hf.GlmMoeDsaForCausalLM, hf.GlmMoeDsaConfig, k, {}, ["mlp_layer_types", "indexer_types"])
+
+
+def mistral4(r, pattern):
+    k = latent(r)
+    k |= routed(r, k["num_hidden_layers"], 2)
+    k["rope_interleave"] = r.maybe(0.7)
+    k["rope_parameters"] = r.rope(k["qk_rope_head_dim"], kinds=["yarn"]) | dict(llama_4_scaling_beta=r.choice([0.1, 0.5]))
+    return Plan(hf.Mistral4ForCausalLM, hf.Mistral4Config, k, auto=False)
+
+
+def sarvam_mla(r, pattern):
+    plan = deepseek_v3(r, pattern)
+    return Plan(hf.DeepseekV3ForCausalLM, hf.SarvamMLAConfig, plan.keys)
+
+
+def renamed(k, **names):
+    """The keys of a mixture under other names."""
+    for old, new in names.items():
+        value = k.pop(old)
+        if new:
+            k[new] = value
+    return k
+
+
+def exaone_moe(r, pattern):
+    plan = exaone4(r, pattern)
+    k = plan.keys | routed(r, plan.keys["num_hidden_layers"], 2)
+    renamed(k, n_routed_experts="num_experts", n_shared_experts="num_shared_experts")
+    k["sliding_window"] = k["sliding_window"] or window(r)
+    k.setdefault("sliding_window_pattern", 4)
+    if not pattern:
+        k["mlp_layer_types"] = types(r, k["num_hidden_layers"], "dense", "sparse")
+    return Plan(hf.ExaoneMoeForCausalLM, hf.ExaoneMoeConfig, k, plan.older, [*plan.dropped, "mlp_layer_types"])
+
+
+def solar_open(r, pattern):
+    k, hd = common(r, True)
+    k.setdefault("head_dim", hd)
+    k |= routed(r, k["num_hidden_layers"], 2)
+    renamed(k, first_k_dense_replace=None, intermediate_size=None)
+    part = share(r, hd, exact=False)
+    k |= dict(rms_norm_eps=r.eps(), attention_bias=r.maybe(), rope_parameters=r.rope(int(hd * part), part))
+    return Plan(hf.SolarOpenForCausalLM, hf.SolarOpenConfig, k)
+
+
+def afmoe(r, pattern):
+    k, hd = common(r, True)
+    k.setdefault("head_dim", hd)
+    k["num_experts"], k["num_experts_per_tok"] = r.experts()
+    k |= dict(rms_norm_eps=r.eps(), rope_parameters=r.rope(hd), sliding_window=window(r), mup_enabled=r.maybe())
+    k |= dict(num_dense_layers=r.choice([0, 1, 1, 2]), num_shared_experts=r.choice([1, 2]))
+    k |= dict(moe_intermediate_size=r.randint(3, 13), route_scale=r.choice([1.0, 0.6, 2.8]))
+    k["global_attn_every_n_layers"] = r.choice([1, 2, 3, 4])
+    if not pattern:
+        k["layer_types"] = types(r, k["num_hidden_layers"])
+    return Plan(hf.AfmoeForCausalLM, hf.AfmoeConfig, k, {}, ["layer_types"])
+
+
+def hy_v3(r, pattern):
+    k, hd = common(r, True)
+    k.setdefault("head_dim", hd)
+    k["num_experts"], k["num_experts_per_tok"] = r.experts()
+    k |= dict(rms_norm_eps=r.eps(), attention_bias=r.maybe(0.3), mlp_bias=r.maybe(0.3), rope_parameters=r.rope(hd))
+    k |= dict(num_shared_experts=r.choice([1, 2]), moe_intermediate_size=r.randint(3, 13))
+    k |= dict(router_scaling_factor=r.choice([1.0, 0.6, 2.8]), enable_moe_fp32_combine=r.maybe())
+    if not pattern:
+        k["mlp_layer_types"] = types(r, k["num_hidden_layers"], "dense", "sparse")
+    return Plan(hf.HYV3ForCausalLM, hf.HYV3Config, k, {}, ["mlp_layer_types"])
+
+
+def sarvam_moe(r, pattern):
+    plan = glm4_moe(r, pattern)
+    return Plan(hf.Glm4MoeForCausalLM, hf.SarvamMoEConfig, plan.keys)
+
+
+def lfm2_moe(r, pattern):
+    k, hd = common(r, True)
+    del k["hidden_act"]
+    k["num_experts"], k["num_experts_per_tok"] = r.experts()
+    k |= dict(norm_eps=r.eps(), conv_bias=r.maybe(), conv_L_cache=r.choice([1, 2, 3, 4]), rope_parameters=r.rope(hd))
+    k |= dict(moe_intermediate_size=r.randint(3, 13), num_dense_layers=r.choice([0, 1, 2]), norm_topk_prob=r.maybe())
+    k |= dict(use_expert_bias=r.maybe(0.7), routed_scaling_factor=r.choice([1.0, 0.6, 2.5]))
+    k["layer_types"] = types(r, k["num_hidden_layers"], "conv")
+    return Plan(hf.Lfm2MoeForCausalLM, hf.Lfm2MoeConfig, k)
+
+
 def in_wrapper(name, text, model, config, vision, **more):
     """The family of text models `text` inside models of images."""
 
@@ -936,6 +1034,7 @@ LLAMA4_TOWER = hf.Llama4VisionConfig(
 WRAPPERS = [
     in_wrapper("gemma3", gemma3_text, hf.Gemma3ForConditionalGeneration, hf.Gemma3Config, SIGLIP, mm_tokens_per_image=4),
     in_wrapper("mistral3", mistral, hf.Mistral3ForConditionalGeneration, hf.Mistral3Config, PIXTRAL),
+    in_wrapper("mistral3_mistral4", mistral4, hf.Mistral3ForConditionalGeneration, hf.Mistral3Config, PIXTRAL),
     in_wrapper("llama4", llama4_text, hf.Llama4ForConditionalGeneration, hf.Llama4Config, LLAMA4_TOWER),
     in_wrapper("llava_llama", llama, hf.LlavaForConditionalGeneration, hf.LlavaConfig, SIGLIP),
     in_wrapper("llava_qwen2", qwen2, hf.LlavaForConditionalGeneration, hf.LlavaConfig, SIGLIP),
@@ -977,6 +1076,7 @@ FAMILIES = [
     qwen3, olmo2, exaone4, smollm3, granite, cohere, cohere2, starcoder2, nemotron, stablelm, phi, gemma3_text, mixtral,
     gemma3n_text, granitemoehybrid, falcon_h1, qwen3_next, qwen3_5_text, nemotron_h, jamba,
     lfm2, hunyuan_v1_dense, hunyuan_v1_moe, ernie4_5_moe, phimoe, glm4_moe_lite,
+    glm_moe_dsa, mistral4, sarvam_mla, exaone_moe, solar_open, afmoe, hy_v3, sarvam_moe, lfm2_moe,
     qwen3_moe, olmoe, granitemoe, gpt_oss, llama4_text, glm4_moe, deepseek_v2, deepseek_v3, deepseek_v32, minicpm3,
     qwen2_moe, minimax_m2, dots1, olmo3, glm, glm4, seed_oss, ernie4_5, arcee,
     internlm3, exaone, cwm, helium, apertus, jais2, vaultgemma, granite_swa, granitemoeshared, granitemoe_swa, flex_olmo,
@@ -1065,7 +1165,7 @@ def write(folder, plan, spelling, r, seed):
     mc.randomise(model, case, torch.Generator().manual_seed(seed))
     model.to(case.stored)
     for name, buffer in model.named_buffers():
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith(("e_score_correction_bias", "expert_bias")):
             buffer.data = buffer.data.float()  # as the published files
     model.save_pretrained(folder, max_shard_size="40KB" if r.maybe(0.2) else "1GB")
     (folder / "generation_config.json").unlink(missing_ok=True)
@@ -1091,7 +1191,7 @@ def write(folder, plan, spelling, r, seed):
 def load(folder, plan):
     auto = hf.AutoModelForSeq2SeqLM if plan.encoder else hf.AutoModelForCausalLM
     auto = hf.AutoModelForImageTextToText if plan.wrapper else auto
-    model, info = auto.from_pretrained(
+    model, info = (auto if plan.auto or plan.wrapper else plan.model).from_pretrained(
         folder,
         dtype=torch.float32,
         attn_implementation=plan.attention,
