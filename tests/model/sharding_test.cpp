@@ -293,6 +293,8 @@ TEST_CASE("sharding: what does not divide is refused with the numbers that would
         "--tp 3: llama-3.1-8b has 32 attention heads; expected one of 1, 2, 4, 8, 16, 32");
   CHECK(refused("llama-3.1-8b", {.pp = 33}) ==
         "--pp 33: got 32 layers, expected a layer for each stage");
+  CHECK(refused("glm-5.2", {.pp = 2}) ==
+        "--pp 2: got glm-5.2, whose layers hand on the tokens they chose, expected --pp 1");
   CHECK(refused("llama-3.1-8b", {.tp = 2, .ep = 2}) ==
         "--ep 2: got llama-3.1-8b, which has no experts, expected --ep 1");
   CHECK(refused("qwen3-30b-a3b", {.tp = 4, .ep = 3}) ==

@@ -20,7 +20,6 @@ glm4_moe deepseek_v2 deepseek_v3 deepseek_v32 minicpm3 qwen2_moe minimax_m2 dots
 granitemoehybrid falcon_h1 qwen3_next qwen3_5_text qwen3_5_moe_text nemotron_h jamba lfm2
 ernie4_5_moe hunyuan_v1_dense hunyuan_v1_moe phimoe glm4_moe_lite internlm3 exaone cwm helium apertus jais2 vaultgemma
 granite_swa granitemoeshared granitemoe_swa flex_olmo qwen3_vl_moe_text
-
 glm_moe_dsa mistral4 sarvam_mla exaone_moe solar_open afmoe hy_v3 sarvam_moe lfm2_moe""".split()
 
 # Models whose text model is nested in them, and the classes of such text models that are none of the above.
