@@ -202,13 +202,14 @@ void CalibrationBench::run(int rounds) {
       before = after;
     }
   }
+  // Of several ranks the first one's file has these, which it measures alone.
+  const bool is_first = options_.messenger == nullptr || options_.messenger->rank() == 0;
   for (const auto& [dtype, arithmetic, rows_read] : stored) {
     if (options_.on_step) options_.on_step(done, all);
     ++done;
-    in_turns([&, dtype = dtype, arithmetic = arithmetic, rows = rows_read] {
-      time_weight_reads(dtype, arithmetic, rows, rounds);
-    });
+    if (is_first) time_weight_reads(dtype, arithmetic, rows_read, rounds);
   }
+  if (options_.messenger != nullptr) execute::meet(*options_.messenger);
   const double usual = get("FMA").median_s();
   for (Samples& s : samples_) s.scale_to(usual);
 }
