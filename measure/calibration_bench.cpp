@@ -182,10 +182,10 @@ CalibrationBench::CalibrationBench(const CalibrationOptions& options)
 
 void CalibrationBench::run(int rounds) {
   const std::vector<Step> round = steps();
-  std::vector<std::tuple<DType, execute::Arithmetic, std::size_t>> stored;
+  std::vector<std::pair<DType, execute::Arithmetic>> stored;
   for (const DType dtype : execute::stored_types()) {
     for (const auto arithmetic : {execute::Arithmetic::FP32, execute::Arithmetic::INT8}) {
-      for (const std::size_t rows : rows_of_reads) stored.emplace_back(dtype, arithmetic, rows);
+      stored.emplace_back(dtype, arithmetic);
     }
   }
   const std::uint64_t all = static_cast<std::uint64_t>(rounds) * round.size() + stored.size();
@@ -204,10 +204,10 @@ void CalibrationBench::run(int rounds) {
   }
   // Of several ranks the first one's file has these, which it measures alone.
   const bool is_first = options_.messenger == nullptr || options_.messenger->rank() == 0;
-  for (const auto& [dtype, arithmetic, rows_read] : stored) {
+  for (const auto& [dtype, arithmetic] : stored) {
     if (options_.on_step) options_.on_step(done, all);
     ++done;
-    if (is_first) time_weight_reads(dtype, arithmetic, rows_read, rounds);
+    if (is_first) time_weight_reads(dtype, arithmetic, rounds);
   }
   if (options_.messenger != nullptr) execute::meet(*options_.messenger);
   const double usual = get("FMA").median_s();
@@ -281,14 +281,16 @@ std::vector<CalibrationBench::Step> CalibrationBench::steps() {
   return list;
 }
 
-void CalibrationBench::time_weight_reads(DType dtype, execute::Arithmetic arithmetic,
-                                         std::size_t rows, int rounds) {
-  std::vector<double> ratios = execute::measure_weight_reads(dtype, arithmetic, rows, rounds);
-  if (ratios.empty()) return;
-  const std::string name = fmt::format("weights in {}{}, {} row{}, over fp32", kvcast::name(dtype),
-                                       arithmetic == execute::Arithmetic::INT8 ? " in int8" : "",
-                                       rows, rows == 1 ? "" : "s");
-  weight_reads_.push_back({dtype, arithmetic, rows, {name, "", std::move(ratios)}});
+void CalibrationBench::time_weight_reads(DType dtype, execute::Arithmetic arithmetic, int rounds) {
+  const std::vector<std::vector<double>> ratios =
+      execute::measure_weight_reads(dtype, arithmetic, rows_of_reads, rounds);
+  for (std::size_t i = 0; i < ratios.size(); ++i) {
+    const std::size_t rows = rows_of_reads[i];
+    const std::string name = fmt::format(
+        "weights in {}{}, {} row{}, over fp32", kvcast::name(dtype),
+        arithmetic == execute::Arithmetic::INT8 ? " in int8" : "", rows, rows == 1 ? "" : "s");
+    weight_reads_.push_back({dtype, arithmetic, rows, {name, "", ratios[i]}});
+  }
 }
 
 /// Measures how well the ranks keep up with each other, layer by layer in the same passes.

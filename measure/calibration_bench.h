@@ -108,7 +108,7 @@ class CalibrationBench {
   static Samples& at(std::vector<Samples>& list, const std::string& name, const char* unit);
   Samples& at(const std::string& name, const char* unit) { return at(samples_, name, unit); }
   void time_lockstep();
-  void time_weight_reads(DType dtype, execute::Arithmetic arithmetic, std::size_t rows, int rounds);
+  void time_weight_reads(DType dtype, execute::Arithmetic arithmetic, int rounds);
   void time_decode(std::uint64_t rows, int threads);
   void time_prefill(std::uint64_t rows, int threads);
   /// What the wanted operators of a pass took together.

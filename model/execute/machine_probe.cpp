@@ -154,8 +154,9 @@ double measure_product_rate(Arithmetic arithmetic) {
   return 2.0 * rows * width * width / median(std::move(samples));
 }
 
-std::vector<double> measure_weight_reads(DType dtype, Arithmetic arithmetic, std::size_t rows,
-                                         int rounds) {
+std::vector<std::vector<double>> measure_weight_reads(DType dtype, Arithmetic arithmetic,
+                                                      std::span<const std::size_t> rows,
+                                                      int rounds) {
   if (arithmetic == Arithmetic::INT8 &&
       (!has_bytes(dtype) || narrow_kernels(arithmetic) == NarrowKernels::None)) {
     return {};
@@ -166,18 +167,22 @@ std::vector<double> measure_weight_reads(DType dtype, Arithmetic arithmetic, std
   const Matrix fp32(bytes / row_bytes(DType::FP32, in), in, fill, store);
   const std::size_t out = bytes / row_bytes(dtype, in);
   const Matrix stored(out, in, dtype, fill_stored, store, arithmetic);
-  const std::vector<float> x(rows * in, 0.5F);
-  std::vector<float> y(rows * out);
-  const auto bytes_per_second = [&](const Matrix& matrix) {
-    const Stopwatch watch;
-    matrix.multiply(x.data(), rows, y.data(), nullptr);
-    return static_cast<double>(matrix.bytes()) / watch.seconds();
-  };
-  bytes_per_second(stored);
-  std::vector<double> ratios;
-  for (int r = 0; r < rounds; ++r) {
-    const double in_fp32 = bytes_per_second(fp32);
-    ratios.push_back(bytes_per_second(stored) / in_fp32);
+  const std::size_t most_rows = *std::max_element(rows.begin(), rows.end());
+  const std::vector<float> x(most_rows * in, 0.5F);
+  std::vector<float> y(most_rows * out);
+  std::vector<std::vector<double>> ratios;
+  for (const std::size_t count : rows) {
+    const auto bytes_per_second = [&](const Matrix& matrix) {
+      const Stopwatch watch;
+      matrix.multiply(x.data(), count, y.data(), nullptr);
+      return static_cast<double>(matrix.bytes()) / watch.seconds();
+    };
+    bytes_per_second(stored);
+    std::vector<double>& of_rows = ratios.emplace_back();
+    for (int r = 0; r < rounds; ++r) {
+      const double in_fp32 = bytes_per_second(fp32);
+      of_rows.push_back(bytes_per_second(stored) / in_fp32);
+    }
   }
   return ratios;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "model/base/dtype.h"
@@ -23,11 +24,12 @@ double measure_read_bandwidth(double seconds = 0.1, std::size_t block_bytes = be
 /// the matrix is stored in fp32, bf16 or Q8_0.
 double measure_product_rate(Arithmetic arithmetic);
 
-/// How fast products of a few rows read weights stored in `dtype`: bytes per second relative to
-/// those with weights in fp32, both measured in turn in each round. Empty if the type has no
-/// product of its own in this arithmetic.
-std::vector<double> measure_weight_reads(DType dtype, Arithmetic arithmetic, std::size_t rows,
-                                         int rounds);
+/// How fast products of so many rows read weights stored in `dtype`, for each number of them: bytes
+/// per second relative to those with weights in fp32, both measured in turn in each round. Empty if
+/// the type has no product of its own in this arithmetic.
+std::vector<std::vector<double>> measure_weight_reads(DType dtype, Arithmetic arithmetic,
+                                                      std::span<const std::size_t> rows,
+                                                      int rounds);
 
 /// Physical memory, bytes.
 double machine_memory_bytes();
