@@ -312,7 +312,7 @@ TEST_CASE(
     serve(c.checkpoint, in_fp64(), schedule, 0);
     serve(c.checkpoint, {}, schedule, 1e-4);
   }
-  CHECK(refused == 27);
+  CHECK(refused == 30);
 }
 
 TEST_CASE("step session: chunks, preemption and shared blocks in any order change no number") {
