@@ -46,7 +46,7 @@ TEST_CASE("kvp: a model that predicts its own kept tokens computes what pruning 
                            "minicpm3",    "qwen3",
                            "gemma3_text", "gpt_oss",
                            "granite",     "olmo2",
-                           "smollm3",     "phi3",
+                           "smollm3",     "glm4",
                            "glm4_moe",    "hunyuan_v1_dense"}) {
     const Checkpoint model(oracle_folder() / name);
     const TestFolder folder;

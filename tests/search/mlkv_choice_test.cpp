@@ -139,7 +139,7 @@ TEST_CASE("mlkv choice: without a device a budget says all but the time") {
 }
 
 TEST_CASE("mlkv choice: models without an MLKV form, and no kv_len, are refused") {
-  CHECK_THROWS_AS(choose_mlkv(request("falcon-7b")), Error);
+  CHECK_THROWS_AS(choose_mlkv(request("openelm-3b")), Error);
   CHECK_THROWS_AS(choose_mlkv(request("t5-small")), Error);
   MlkvRequest r = request("pythia-160m");
   r.kv_len = 1;
