@@ -251,7 +251,7 @@ TEST_CASE("mlkv run: converted models with norms of keys, sinks and experts do c
 }
 
 TEST_CASE("mlkv run: widening at half weight keeps the logits, copies at full weight do not") {
-  for (const char* name : {"gpt_neox", "llama_mha"}) {
+  for (const char* name : {"gpt_neox", "llama_mha", "phi3", "gpt2", "opt", "falcon_40b"}) {
     const OracleCase c(name);
     CAPTURE(name);
     const Converted narrow(c, {{1, 1, MlpWidening::None}});
