@@ -9,7 +9,6 @@
 #include "model/base/error.h"
 #include "model/convert/dense_matrix.h"
 #include "model/convert/stored_form.h"
-#include "model/families/config_reader.h"
 #include "model/families/family.h"
 #include "model/io/weights/weight_map.h"
 
@@ -24,12 +23,6 @@ nlohmann::json config_of(const Checkpoint& checkpoint, const Architecture& after
   if (layer.intermediate_size !=
       checkpoint.architecture().decoder.layers.front().intermediate_size) {
     config[find_family(after.model_type)->keys.intermediate_size] = layer.intermediate_size;
-  }
-  const Architecture read = read_config(config, after.name, after.name);
-  if (read.decoder.num_key_value_layers != after.decoder.num_key_value_layers ||
-      count_parameters(read) != count_parameters(after)) {
-    throw Error("MLKV form of " + after.name, "a model of the type " + after.model_type,
-                "a family whose config.json can say how many layers have keys and values");
   }
   return config;
 }
@@ -157,19 +150,12 @@ MlkvReport convert_to_mlkv(const Checkpoint& checkpoint, const std::filesystem::
     report.groups.back().push_back(i);
   }
 
-  const std::vector<StoredForm> forms = stored_forms(report.after, after, conversion.dtype);
-  std::vector<TensorToWrite> tensors;
-  for (const StoredForm& form : forms) tensors.push_back(form.tensor);
   const Conversion run(checkpoint, report.after, conversion);
-  write_converted(
-      checkpoint, output, config_of(checkpoint, report.after, conversion.dtype), tensors,
-      [&](std::size_t i, CheckpointWriter& writer) {
-        write_stored(
-            forms[i],
-            [&](const std::string& name, std::size_t first, std::size_t count) {
-              return run.rows(name, first, count);
-            },
-            writer);
+  write_in_own_form(
+      checkpoint, output, config_of(checkpoint, report.after, conversion.dtype), after,
+      conversion.dtype,
+      [&](const std::string& name, std::size_t first, std::size_t count) {
+        return run.rows(name, first, count);
       },
       on_tensor, report);
   return report;

@@ -11,7 +11,6 @@
 #include "model/config/layer_pruning.h"
 #include "model/convert/dense_matrix.h"
 #include "model/convert/stored_form.h"
-#include "model/families/config_reader.h"
 #include "model/io/weights/weight_map.h"
 
 namespace kvcast {
@@ -121,25 +120,11 @@ ConversionReport convert_to_pruned(const Checkpoint& checkpoint,
   check_source(checkpoint, before);
   report.compare(before, after);
 
-  const nlohmann::json config = pruned_config(checkpoint, report.after, conversion.dtype);
-  const Architecture written = read_config(config, report.after.name, output.string());
-  if (written.decoder.layers != report.after.decoder.layers) {
-    throw Error("the layers of " + report.before.name,
-                "a configuration where a layer's form follows from its index",
-                "one that lists the layers' forms");
-  }
-  const std::vector<StoredForm> forms = stored_forms(report.after, after, conversion.dtype);
-  std::vector<TensorToWrite> tensors;
-  for (const StoredForm& form : forms) tensors.push_back(form.tensor);
-  write_converted(
-      checkpoint, output, config, tensors,
-      [&](std::size_t i, CheckpointWriter& writer) {
-        write_stored(
-            forms[i],
-            [&](const std::string& weight, std::size_t first, std::size_t count) {
-              return rows_before(checkpoint, report.after.pruning, weight, first, count);
-            },
-            writer);
+  write_in_own_form(
+      checkpoint, output, pruned_config(checkpoint, report.after, conversion.dtype), after,
+      conversion.dtype,
+      [&](const std::string& weight, std::size_t first, std::size_t count) {
+        return rows_before(checkpoint, report.after.pruning, weight, first, count);
       },
       on_tensor, report);
   return report;

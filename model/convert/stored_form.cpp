@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <map>
 
-#include "model/convert/conversion_source.h"
+#include <nlohmann/json.hpp>
+
+#include "model/families/config_reader.h"
 #include "model/io/weights/weight_map.h"
 
 namespace kvcast {
@@ -117,6 +119,24 @@ void write_stored(const StoredForm& form, const WeightRows& rows_of, CheckpointW
     if (form.transposed) block.transposeInPlace();
     writer.write(numbers_of(block));
   }
+}
+
+void write_in_own_form(const Checkpoint& source, const std::filesystem::path& output,
+                       const nlohmann::json& config, const Recording& recording, DType dtype,
+                       const WeightRows& rows_of, const Progress& on_tensor,
+                       ConversionReport& report) {
+  const Architecture read = read_config(config, report.after.name, output.string());
+  if (read.decoder.layers != report.after.decoder.layers) {
+    throw Error("the layers of " + report.before.name,
+                "a family whose config.json cannot say them one by one", "one that can");
+  }
+  const std::vector<StoredForm> forms = stored_forms(report.after, recording, dtype);
+  std::vector<TensorToWrite> tensors;
+  for (const StoredForm& form : forms) tensors.push_back(form.tensor);
+  write_converted(
+      source, output, config, tensors,
+      [&](std::size_t i, CheckpointWriter& writer) { write_stored(forms[i], rows_of, writer); },
+      on_tensor, report);
 }
 
 }  // namespace kvcast

@@ -3,12 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "model/convert/checkpoint_writer.h"
+#include "model/convert/conversion_source.h"
 #include "model/convert/dense_matrix.h"
 #include "model/record/recording.h"
 
@@ -38,5 +42,12 @@ std::vector<StoredForm> stored_forms(const Architecture& a, const Recording& rec
 
 /// Writes a tensor's numbers, a block at a time.
 void write_stored(const StoredForm& form, const WeightRows& rows_of, CheckpointWriter& writer);
+
+/// Writes report.after, recorded, with these rows as its weights. Throws Error where `config`, read
+/// again, would say other layers.
+void write_in_own_form(const Checkpoint& source, const std::filesystem::path& output,
+                       const nlohmann::json& config, const Recording& recording, DType dtype,
+                       const WeightRows& rows_of, const Progress& on_tensor,
+                       ConversionReport& report);
 
 }  // namespace kvcast
