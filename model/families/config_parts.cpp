@@ -405,12 +405,14 @@ std::vector<bool> listed_layers(const JsonObject& c, std::string_view key, std::
   return found;
 }
 
-void read_layer_types(Stack& s, const JsonObject& c, std::uint64_t window) {
-  if (!c.has("layer_types")) return;
-  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention", {});
+std::vector<bool> read_windows(Stack& s, const JsonObject& c, std::uint64_t window,
+                               const std::function<bool(std::size_t)>& usual) {
+  if (usual == nullptr && !c.has("layer_types")) return {};
+  std::vector<bool> sliding = layers_of_type(c, s.layers.size(), "sliding_attention", usual);
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     s.layers[i].sliding_window = sliding[i] ? window : 0;
   }
+  return sliding;
 }
 
 Architecture read_decoder(const JsonObject& c, const Family& family) {

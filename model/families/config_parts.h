@@ -52,8 +52,11 @@ inline constexpr std::uint64_t default_window = 4096;
 std::uint64_t sliding_window(const JsonObject& c, std::uint64_t fallback);
 /// The same, but 0 without use_sliding_window.
 std::uint64_t used_sliding_window(const JsonObject& c, std::uint64_t fallback);
-/// Which layers have the window, from transformers' `layer_types`; does nothing without the key.
-void read_layer_types(Stack& s, const JsonObject& c, std::uint64_t window);
+/// Gives the window to layers of the type "sliding_attention", by `layer_types` or, without the
+/// key, as `usual` says (null: none of them changes), and none to the others. Returns which have
+/// it.
+std::vector<bool> read_windows(Stack& s, const JsonObject& c, std::uint64_t window,
+                               const std::function<bool(std::size_t)>& usual = nullptr);
 /// Which layers are of this type and not of the other, from a list of types or, without the key, as
 /// `usual` says.
 std::vector<bool> layers_of_type(const JsonObject& c, std::size_t layers, const char* type,

@@ -21,13 +21,11 @@ void read_corrected_experts(const JsonObject& c, Architecture& a, const Correcte
   e.shared_intermediate_size =
       checked_multiply(c.whole_or(d.shared_key, d.shared), e.intermediate_size);
   const std::uint64_t first = c.whole_or(d.dense_key, d.dense_layers, 0);
-  const auto later = [&](std::size_t i) { return i >= first; };
   const std::size_t layers = a.decoder.layers.size();
-  std::vector<bool> sparse(layers);
-  for (std::size_t i = 0; i < layers; ++i) sparse[i] = later(i);
-  if (d.listed_layers)
-    sparse = layers_of_type(c, layers, "sparse", later, "mlp_layer_types", "dense");
-  set_experts(a.decoder, e, sparse);
+  set_experts(a.decoder, e,
+              layers_of_type(
+                  c, layers, "sparse", [&](std::size_t i) { return i >= first; },
+                  d.listed_layers ? "mlp_layer_types" : "", "dense"));
   c.whole_or("num_nextn_predict_layers", 0, 0);  // layers after the model's, not run
   require_text(c, "scoring_func", d.scoring);
   require_text(c, "topk_method", "noaux_tc");
@@ -53,11 +51,9 @@ void refine_dots1(const JsonObject& c, Architecture& a) {
   const bool normalizes = c.flag_or("norm_topk_prob", false);
   const std::uint64_t window = sliding_window(c, 4096);
   const std::uint64_t first = c.whole_or("max_window_layers", 62, 0);
-  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
-                                      [&](std::size_t i) { return i >= first; });
-  for (std::size_t i = 0; i < s.layers.size(); ++i) {
-    if (s.layers[i].experts) s.layers[i].experts->routing.normalizes = normalizes;
-    s.layers[i].sliding_window = sliding[i] ? window : 0;
+  read_windows(s, c, window, [&](std::size_t i) { return i >= first; });
+  for (LayerShape& layer : s.layers) {
+    if (layer.experts) layer.experts->routing.normalizes = normalizes;
   }
 }
 
@@ -93,14 +89,11 @@ void refine_solar_open(const JsonObject& c, Architecture& a) {
 /// Windows with rotations, every fourth layer neither.
 void refine_afmoe(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
-  const std::size_t layers = s.layers.size();
   const std::uint64_t interval = c.whole_or("global_attn_every_n_layers", 4);
-  const auto sliding = layers_of_type(c, layers, "sliding_attention",
-                                      [&](std::size_t i) { return (i + 1) % interval != 0; });
   if (c.is_null("sliding_window")) c.fail("sliding_window", "a number");
-  const std::uint64_t window = c.whole_or("sliding_window", 1024);
-  for (std::size_t i = 0; i < layers; ++i) {
-    s.layers[i].sliding_window = sliding[i] ? window : 0;
+  const auto sliding = read_windows(s, c, c.whole_or("sliding_window", 1024),
+                                    [&](std::size_t i) { return (i + 1) % interval != 0; });
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
     if (!sliding[i]) s.layers[i].rope = nullptr;
   }
   if (c.flag_or("mup_enabled", false)) {

@@ -16,22 +16,12 @@ auto every(std::uint64_t pattern) {
   return [pattern](std::size_t i) { return pattern > 0 && (i + 1) % pattern == 0; };
 }
 
-/// The layers of type "sliding_attention" get the window, the others none.
-void set_windows(Stack& s, const std::vector<bool>& sliding, std::uint64_t window) {
-  for (std::size_t i = 0; i < s.layers.size(); ++i) {
-    s.layers[i].sliding_window = sliding[i] ? window : 0;
-  }
-}
-
 /// Qwen2's rule: with use_sliding_window the layers from max_window_layers on have one.
 void refine_qwen3(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
   const std::uint64_t window = used_sliding_window(c, default_window);
   const std::uint64_t first = c.whole_or("max_window_layers", 28, 0);
-  set_windows(s,
-              layers_of_type(c, s.layers.size(), "sliding_attention",
-                             [&](std::size_t i) { return window > 0 && i >= first; }),
-              window);
+  read_windows(s, c, window, [&](std::size_t i) { return window > 0 && i >= first; });
 }
 
 void refine_exaone4(const JsonObject& c, Architecture& a) {
@@ -50,8 +40,7 @@ void refine_exaone4(const JsonObject& c, Architecture& a) {
     // As the class read it before it had layer_types: the last layer has no window.
     return i + 1 < s.layers.size() && letters[i % letters.size()] == 'L';
   };
-  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention", usual);
-  set_windows(s, sliding, window);
+  const auto sliding = read_windows(s, c, window, usual);
   // With windows the other layers do not rotate.
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     if (window > 0 && !sliding[i]) s.layers[i].rope = nullptr;
@@ -67,10 +56,8 @@ void refine_smollm3(const JsonObject& c, Architecture& a) {
     if (!rotates[i]) s.layers[i].rope = nullptr;
   }
   const bool uses_windows = c.flag_or("use_sliding_window", false);
-  set_windows(s,
-              layers_of_type(c, s.layers.size(), "sliding_attention",
-                             [&](std::size_t i) { return uses_windows && !rotates[i]; }),
-              sliding_window(c, 0));
+  read_windows(s, c, sliding_window(c, 0),
+               [&](std::size_t i) { return uses_windows && !rotates[i]; });
 }
 
 void refine_cohere(const JsonObject& c, Architecture& a) {
@@ -82,9 +69,7 @@ void refine_cohere2(const JsonObject& c, Architecture& a) {
   Stack& s = a.decoder;
   const std::uint64_t window = sliding_window(c, default_window);
   const auto full = every(c.whole_or("sliding_window_pattern", 4));
-  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
-                                      [&](std::size_t i) { return !full(i); });
-  set_windows(s, sliding, window);
+  const auto sliding = read_windows(s, c, window, [&](std::size_t i) { return !full(i); });
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     if (!sliding[i]) s.layers[i].rope = nullptr;
   }
@@ -101,9 +86,8 @@ void refine_stablelm(const JsonObject& c, Architecture& a) {
 std::vector<bool> read_gemma_windows(const JsonObject& c, Stack& s, const ConfigKeys& keys,
                                      std::uint64_t pattern, std::uint64_t usual_window) {
   const auto full = every(pattern);
-  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
-                                      [&](std::size_t i) { return !full(i); });
-  set_windows(s, sliding, sliding_window(c, usual_window));
+  const auto sliding =
+      read_windows(s, c, sliding_window(c, usual_window), [&](std::size_t i) { return !full(i); });
   ConfigKeys local = keys;
   local.rope_layer_type = "sliding_attention";
   local.rope_theta = "rope_local_base_freq";
@@ -204,9 +188,8 @@ void refine_gemma3n(const JsonObject& c, Architecture& a, const ConfigKeys& keys
 void refine_olmo3(const JsonObject& c, Architecture& a, const ConfigKeys& keys) {
   Stack& s = a.decoder;
   const auto full = every(4);
-  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
-                                      [&](std::size_t i) { return !full(i); });
-  set_windows(s, sliding, sliding_window(c, default_window));
+  const auto sliding = read_windows(s, c, sliding_window(c, default_window),
+                                    [&](std::size_t i) { return !full(i); });
   // Releases of transformers differ in the base of the layers with windows.
   if (c.positive_or("rope_theta", keys.default_rope_theta) != keys.default_rope_theta) {
     c.fail("rope_theta", "500000, or a base for each layer type in rope_parameters");

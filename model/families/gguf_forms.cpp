@@ -268,12 +268,6 @@ void complete_glm4_moe(const GgufReader& r, json& c) {
   c["use_qk_norm"] = r.has_tensor("blk.0.attn_q_norm.weight");
 }
 
-/// The file's number of experts under the key of a config that calls it `num_experts`.
-void rename_experts(json& c) {
-  c["num_experts"] = c["num_local_experts"];
-  c.erase("num_local_experts");
-}
-
 /// llama.cpp scales the embeddings in all of these files.
 void complete_afmoe(const GgufReader& r, json& c) {
   require_sigmoid(r);
@@ -395,6 +389,11 @@ void add_granite_scales(const GgufReader& r, json& c) {
 void add_groups(const GgufReader& r, json& c, std::uint64_t groups, std::uint64_t kept) {
   c["n_group"] = r.whole_or("expert_group_count", groups);
   c["topk_group"] = r.whole_or("expert_group_used_count", kept);
+}
+
+void rename_experts(json& c) {
+  c["num_experts"] = c["num_local_experts"];
+  c.erase("num_local_experts");
 }
 
 void require_sigmoid(const GgufReader& r) {

@@ -67,6 +67,8 @@ GgufForm lfm2_moe_form();
 void add_granite_scales(const GgufReader& r, nlohmann::json& c);
 /// Keys of config.json for groups of experts; absent keys mean these.
 void add_groups(const GgufReader& r, nlohmann::json& c, std::uint64_t groups, std::uint64_t kept);
+/// The file's number of experts under the key of a config that calls it `num_experts`.
+void rename_experts(nlohmann::json& c);
 /// Throws Error unless the experts' scores are sigmoids.
 void require_sigmoid(const GgufReader& r);
 /// The sizes of Qwen's mixtures with a gated shared expert.

@@ -176,8 +176,7 @@ void complete_lfm2_moe(const GgufReader& r, json& c) {
   complete_lfm2(r, c);
   c.erase("block_auto_adjust_ff_dim");
   require_sigmoid(r);
-  c["num_experts"] = c["num_local_experts"];
-  c.erase("num_local_experts");
+  rename_experts(c);
   c["moe_intermediate_size"] = r.whole("expert_feed_forward_length");
   c["num_dense_layers"] = r.whole_or("leading_dense_block_count", 0);
   c["routed_scaling_factor"] = r.number_or("expert_weights_scale", 1);

@@ -14,7 +14,7 @@ void refine_llama(const JsonObject& c, Architecture&) { refuse_experts(c); }
 void refine_mistral(const JsonObject& c, Architecture& a) {
   const std::uint64_t window = sliding_window(c, default_window);
   for (LayerShape& layer : a.decoder.layers) layer.sliding_window = window;
-  read_layer_types(a.decoder, c, window);
+  read_windows(a.decoder, c, window);
   refine_llama(c, a);
 }
 
@@ -24,7 +24,7 @@ void refine_qwen2(const JsonObject& c, Architecture& a) {
   // The first max_window_layers layers have no window.
   const std::uint64_t first = c.whole_or("max_window_layers", 28, 0);
   for (std::uint64_t i = first; i < s.layers.size(); ++i) s.layers[i].sliding_window = window;
-  read_layer_types(s, c, window);
+  read_windows(s, c, window);
   refine_llama(c, a);
 }
 
@@ -55,7 +55,7 @@ void refine_gemma2(const JsonObject& c, Architecture& a) {
   s.attention_scale = 1 / std::sqrt(c.positive_or("query_pre_attn_scalar", 256));
   const std::uint64_t window = sliding_window(c, default_window);
   for (std::size_t i = 0; i < s.layers.size(); i += 2) s.layers[i].sliding_window = window;
-  read_layer_types(s, c, window);
+  read_windows(s, c, window);
 }
 
 void complete_gemma2(const GgufReader& r, nlohmann::json& c) {
@@ -136,13 +136,7 @@ Family cwm() {
           "high_freq_factor": 4.0, "original_max_position_embeddings": 8192})";
   f.keys.unread = {"attention_bias"};
   f.refine = [](const JsonObject& c, Architecture& a) {
-    Stack& s = a.decoder;
-    const std::uint64_t window = sliding_window(c, 8192);
-    const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
-                                        [](std::size_t i) { return i % 4 != 0; });
-    for (std::size_t i = 0; i < s.layers.size(); ++i) {
-      if (sliding[i]) s.layers[i].sliding_window = window;
-    }
+    read_windows(a.decoder, c, sliding_window(c, 8192), [](std::size_t i) { return i % 4 != 0; });
   };
   f.gguf = {};
   return f;

@@ -115,12 +115,7 @@ void refine_qwen2_moe(const JsonObject& c, Architecture& a) {
   const std::uint64_t given = c.whole_or("sliding_window", 4096, 0);
   const std::uint64_t window = c.flag_or("use_sliding_window", false) ? given : 0;
   const std::uint64_t end = c.whole_or("max_window_layers", 28, 0);
-  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention", [&](std::size_t i) {
-    return window > 0 && i % 2 == 0 && i < end;
-  });
-  for (std::size_t i = 0; i < s.layers.size(); ++i) {
-    s.layers[i].sliding_window = sliding[i] ? window : 0;
-  }
+  read_windows(s, c, window, [&](std::size_t i) { return window > 0 && i % 2 == 0 && i < end; });
 }
 
 void refine_olmoe(const JsonObject& c, Architecture& a) {
@@ -171,12 +166,7 @@ void refine_gpt_oss(const JsonObject& c, Architecture& a) {
   e.gate_limit = c.positive_or("swiglu_limit", 7);
   e.gate_alpha = c.positive_or("swiglu_alpha", 1.702);
   set_experts(s, e);
-  const std::uint64_t window = sliding_window(c, 128);
-  const auto sliding = layers_of_type(c, s.layers.size(), "sliding_attention",
-                                      [](std::size_t i) { return i % 2 == 0; });
-  for (std::size_t i = 0; i < s.layers.size(); ++i) {
-    s.layers[i].sliding_window = sliding[i] ? window : 0;
-  }
+  read_windows(s, c, sliding_window(c, 128), [](std::size_t i) { return i % 2 == 0; });
 }
 
 void refine_llama4(const JsonObject& c, Architecture& a) {

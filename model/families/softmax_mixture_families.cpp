@@ -174,12 +174,7 @@ std::shared_ptr<const RopeTable> read_rope_of_base(const JsonObject& c, double b
 /// does not rotate.
 void read_granite_windows(const JsonObject& c, Stack& s) {
   const std::size_t layers = s.layers.size();
-  const std::uint64_t window = sliding_window(c, 128);
-  const auto sliding =
-      layers_of_type(c, layers, "sliding_attention", [](std::size_t i) { return i % 4 != 0; });
-  for (std::size_t i = 0; i < layers; ++i) {
-    if (sliding[i]) s.layers[i].sliding_window = window;
-  }
+  read_windows(s, c, sliding_window(c, 128), [](std::size_t i) { return i % 4 != 0; });
   constexpr const char* key = "layer_rope_theta";
   if (!c.has(key)) return;
   const json& bases = c.at(key);
