@@ -312,11 +312,11 @@ Lanes Forecaster::add_memory(const Memory& memory, std::span<const DesignPoint> 
                              std::span<const std::uint64_t, lanes> kv_len, const Lanes& steps,
                              Scratch& s) const {
   s.set(s.end, points, kv_len);
-  polynomials_.evaluate_monomials(s.end.symbols, s.end.monomials);
-  Lanes cache = polynomials_.evaluate(memory.cache_bytes, s.end.monomials);
+  polynomials_.evaluate_monomials(s.end.symbols, s.end.values.monomials);
+  Lanes cache = polynomials_.evaluate(memory.cache_bytes, s.end.values.monomials);
   for (std::size_t i = 0; i < lanes; ++i) cache.v[i] = steps.v[i] > 0 ? cache.v[i] : 0;
   for (const Polynomial peak : memory.activation_peaks) {
-    const Lanes candidate = polynomials_.evaluate(peak, s.end.monomials);
+    const Lanes candidate = polynomials_.evaluate(peak, s.end.values.monomials);
     for (std::size_t i = 0; i < lanes; ++i) {
       if (steps.v[i] > 0) s.activations.v[i] = std::max(s.activations.v[i], candidate.v[i]);
     }
@@ -324,9 +324,10 @@ Lanes Forecaster::add_memory(const Memory& memory, std::span<const DesignPoint> 
   return cache;
 }
 
-void Forecaster::evaluate_block(std::span<const DesignPoint> points, std::span<Forecast> rows,
-                                Scratch& s, Scratch& of_chunks) const {
-  add_prompt(points, s, of_chunks);
+void Forecaster::evaluate_block(std::span<const DesignPoint> points,
+                                std::span<const std::size_t> prompts, const Lanes& of_prompts,
+                                std::span<Forecast> rows, Scratch& s) const {
+  for (std::size_t i = 0; i < points.size(); ++i) s.activations.v[i] = of_prompts.v[prompts[i]];
   evaluate(prompt_slots_, points, s.first_kv_len);
   Scratch::KvLens end{};  // of the output, when the last token is in the cache too
   Lanes steps;
@@ -343,19 +344,20 @@ void Forecaster::evaluate_block(std::span<const DesignPoint> points, std::span<F
 
   for (std::size_t i = 0; i < points.size(); ++i) {
     Forecast& f = rows[i];
+    const std::size_t prompt = prompts[i];
     std::array<double, num_bounds> ttft_by{};
     std::array<double, num_bounds> tpot_by{};
     std::array<double, num_bounds> request_by{};
-    f.ttft_s = s.prompt.seconds.v[i];
+    f.ttft_s = s.prompt.seconds.v[prompt];
     for (std::size_t part = 0; part < num_ttft_parts; ++part) {
-      f.ttft_parts_s[part] = s.parts[part].v[i];
+      f.ttft_parts_s[part] = s.parts[part].v[prompt];
     }
     f.tpot_s = decode.seconds.v[i];
-    f.communication_s = s.prompt.collectives.v[i];
+    f.communication_s = s.prompt.collectives.v[prompt];
     f.tpot_communication_s = decode.collectives.v[i];
     const double later_tokens = static_cast<double>(points[i].output_len - 1);
     for (std::size_t b = 0; b < num_bounds; ++b) {
-      ttft_by[b] = s.prompt.by_bound[b].v[i];
+      ttft_by[b] = s.prompt.by_bound[b].v[prompt];
       tpot_by[b] = decode.by_bound[b].v[i];
       request_by[b] = ttft_by[b] + later_tokens * tpot_by[b];
     }
@@ -365,13 +367,14 @@ void Forecaster::evaluate_block(std::span<const DesignPoint> points, std::span<F
     f.bound = largest(request_by);
     f.ttft_work_bound = largest_work(ttft_by);
     f.tpot_work_bound = largest_work(tpot_by);
-    f.prefill_flops = s.prompt.flops.v[i];
-    f.prefill_bytes = s.prompt.bytes.v[i];
+    f.prefill_flops = s.prompt.flops.v[prompt];
+    f.prefill_bytes = s.prompt.bytes.v[prompt];
     f.decode_flops_per_token = decode.flops.v[i] / batch;
     f.decode_bytes_per_token = decode.bytes.v[i] / batch;
     f.kv_cache_bytes = cache.v[i];
     f.weight_bytes = weight_bytes_;
-    f.peak_memory_bytes = weight_bytes_ + cache.v[i] + s.helper_caches.v[i] + s.activations.v[i];
+    f.peak_memory_bytes =
+        weight_bytes_ + cache.v[i] + s.helper_caches.v[prompt] + s.activations.v[i];
     f.fits = f.peak_memory_bytes <= rates().memory_capacity_bytes;
   }
 }
@@ -381,9 +384,25 @@ void Forecaster::sweep(std::span<const DesignPoint> points, std::span<Forecast> 
   const std::size_t room = std::max(symbols_.size(), chunk_symbols_.size());
   Scratch scratch(symbols_, room);
   Scratch of_chunks(chunk_symbols_, room);
-  for (std::size_t i = 0; i < points.size(); i += lanes) {
-    const std::size_t n = std::min(lanes, points.size() - i);
-    evaluate_block(points.subspan(i, n), rows.subspan(i, n), scratch, of_chunks);
+  std::vector<DesignPoint> prompts;
+  std::vector<std::size_t> prompt_of;  // each point
+  for (std::size_t begin = 0; begin < points.size(); begin += prompt_of.size()) {
+    prompts.clear();
+    prompt_of.clear();
+    for (const DesignPoint& p : points.subspan(begin)) {
+      const bool known = !prompts.empty() && p.batch == prompts.back().batch &&
+                         p.prompt_len == prompts.back().prompt_len;
+      if (!known && prompts.size() == lanes) break;
+      if (!known) prompts.push_back(p);
+      prompt_of.push_back(prompts.size() - 1);
+    }
+    add_prompt(prompts, scratch, of_chunks);
+    const Lanes activations = scratch.activations;
+    for (std::size_t i = 0; i < prompt_of.size(); i += lanes) {
+      const std::size_t n = std::min(lanes, prompt_of.size() - i);
+      evaluate_block(points.subspan(begin + i, n), std::span(prompt_of).subspan(i, n), activations,
+                     rows.subspan(begin + i, n), scratch);
+    }
   }
 }
 

@@ -107,8 +107,10 @@ class Forecaster {
   void add_chunks(std::span<const DesignPoint> points, Scratch& sizes, Scratch& sums) const;
   /// What the host takes for a step of each point.
   Lanes host_step(std::span<const DesignPoint> points) const;
-  void evaluate_block(std::span<const DesignPoint> points, std::span<Forecast> rows,
-                      Scratch& scratch, Scratch& of_chunks) const;
+  /// `prompts`: the lane of each point's prompt, which add_prompt has been given, and `of_prompts`
+  /// their peaks of activations.
+  void evaluate_block(std::span<const DesignPoint> points, std::span<const std::size_t> prompts,
+                      const Lanes& of_prompts, std::span<Forecast> rows, Scratch& scratch) const;
   StepTotals mean_step(const StepCost& step, std::span<const DesignPoint> points,
                        Scratch& scratch) const;
   Lanes add_memory(const Memory& memory, std::span<const DesignPoint> points,

@@ -22,6 +22,7 @@ class RateCurve {
   /// The rate relative to that without a length: linear between measured lengths, constant beyond
   /// the shortest and the longest.
   double at(double length) const;
+  bool operator==(const RateCurve&) const = default;
 
  private:
   std::vector<double> lengths_;

@@ -70,11 +70,51 @@ struct OnChip {
   bool intermediates = false;  ///< its intermediates are there
 };
 
+/// Operators of one length share this, so a step evaluates it once for all of them.
+template <typename Value>
+KVCAST_INLINE void evaluate_into(Slowdown<Value>& out, const Polynomials::Term* terms,
+                                 const CompiledLengthEffect& e, const Value* monomials) {
+  Value lengths;
+  Value counts;
+  evaluate_into(lengths, terms, e.length, monomials);
+  evaluate_into(counts, terms, e.groups, monomials);
+  const double* length = numbers(lengths);
+  const double* groups = numbers(counts);
+  const bool grouped = !e.effect.groups.is_zero();
+  double* compute = numbers(out.compute);
+  double* memory = numbers(out.memory);
+  for (std::size_t i = 0; i < width<Value>; ++i) {
+    if (i > 0 && length[i] == length[i - 1] && groups[i] == groups[i - 1]) {  // often all the same
+      compute[i] = compute[i - 1];
+      memory[i] = memory[i - 1];
+      continue;
+    }
+    const double rows = grouped ? length[i] / groups[i] : length[i];
+    const double fewer = e.effect.uneven_loads.at(rows);
+    compute[i] = 1 / e.effect.flops.at(rows * fewer);
+    memory[i] = 1 / (fewer * e.effect.bytes.at(rows * fewer));
+  }
+}
+
+/// What operators are evaluated with: the terms of all polynomials, and values at the points.
+template <typename Value>
+struct Evaluated {
+  const Polynomials::Term* terms;
+  const Value* monomials;
+  const Slowdown<Value>* slowdowns;
+
+  Evaluated(const Polynomials::Term* t, const Value* m, const Slowdown<Value>* s)
+      : terms(t), monomials(m), slowdowns(s) {}
+  Evaluated(const Polynomials::Term* t, const StepValues<Value>& values)
+      : terms(t), monomials(values.monomials.data()), slowdowns(values.slowdowns.data()) {}
+};
+
 /// The two roofs of an operator: seconds of its arithmetic and of its loads and stores.
 template <typename Value>
-KVCAST_INLINE void roof_times(const StepEntry& e, const Polynomials::Term* terms,
-                              const Value* monomials, double on_chip_bytes, Value& compute_s,
-                              Value& memory_s, OnChip* found = nullptr) {
+KVCAST_INLINE void roof_times(const StepEntry& e, const Evaluated<Value>& at, double on_chip_bytes,
+                              Value& compute_s, Value& memory_s, OnChip* found = nullptr) {
+  const Polynomials::Term* const terms = at.terms;
+  const Value* const monomials = at.monomials;
   constexpr std::size_t n = width<Value>;
   evaluate_into(compute_s, terms, e.compute_s, monomials);
   evaluate_into(memory_s, terms, e.memory_s, monomials);
@@ -108,30 +148,13 @@ KVCAST_INLINE void roof_times(const StepEntry& e, const Polynomials::Term* terms
       if (found != nullptr) found->reread = between > on_chip_bytes;
     }
   }
-  if (!e.curves.are_flat() || e.grouped) {
-    Value lengths;
-    evaluate_into(lengths, terms, e.length, monomials);
-    double* length = numbers(lengths);
-    if (e.grouped) {
-      Value counts;
-      evaluate_into(counts, terms, e.groups, monomials);
-      const double* groups = numbers(counts);
-      for (std::size_t i = 0; i < n; ++i) {
-        length[i] /= groups[i];
-        const double fewer = e.uneven_loads.at(length[i]);
-        length[i] *= fewer;
-        memory[i] /= fewer;
-      }
-    }
-    double flops_rate = 1;
-    double bytes_rate = 1;
+  if (e.length_effect) {
+    const Slowdown<Value>& slower = at.slowdowns[*e.length_effect];
+    const double* compute_times = numbers(slower.compute);
+    const double* memory_times = numbers(slower.memory);
     for (std::size_t i = 0; i < n; ++i) {
-      if (i == 0 || length[i] != length[i - 1]) {  // often all the same
-        flops_rate = e.curves.flops.at(length[i]);
-        bytes_rate = e.curves.bytes.at(length[i]);
-      }
-      compute[i] /= flops_rate;
-      memory[i] /= bytes_rate;
+      compute[i] *= compute_times[i];
+      memory[i] *= memory_times[i];
     }
   }
 }
@@ -145,9 +168,9 @@ struct Roofs {
 };
 
 template <typename Value>
-KVCAST_INLINE void op_roofs(const StepEntry& e, const Polynomials::Term* terms,
-                            const Value* monomials, const Rates& rates, Roofs<Value>& roofs) {
-  roof_times(e, terms, monomials, rates.on_chip_bytes, roofs.computing, roofs.memory);
+KVCAST_INLINE void op_roofs(const StepEntry& e, const Evaluated<Value>& at, const Rates& rates,
+                            Roofs<Value>& roofs) {
+  roof_times(e, at, rates.on_chip_bytes, roofs.computing, roofs.memory);
   double* computing = numbers(roofs.computing);
   const double* memory = numbers(roofs.memory);
   for (std::size_t i = 0; i < width<Value>; ++i) computing[i] += e.exposed * memory[i];
@@ -201,6 +224,20 @@ KVCAST_INLINE void add_time(const StepEntry& e, const Roofs<Lanes>& roofs, StepT
   }
 }
 
+/// The same of one that costs this much at all points.
+KVCAST_INLINE void add_time(const StepEntry& e, const Roofs<double>& roofs, StepTotals& sum) {
+  const double busy = std::max(roofs.computing, roofs.memory);
+  const double time = e.count * (busy + e.latency_s);
+  Bound bound = roofs.computing > roofs.memory ? Bound::Compute : Bound::Memory;
+  if (e.latency_s > busy) bound = Bound::Latency;
+  double* total = numbers(sum.seconds);
+  double* of_bound = numbers(sum.by_bound[static_cast<std::size_t>(bound)]);
+  for (std::size_t i = 0; i < lanes; ++i) {
+    total[i] += time;
+    of_bound[i] += time;
+  }
+}
+
 /// Adds the mean of a collective's time at both ends of a range of steps.
 void add_collective(const StepEntry& e, const Polynomials::Term* terms, const Lanes* first,
                     const Lanes* last, StepTotals& sum) {
@@ -223,24 +260,44 @@ void add_collective(const StepEntry& e, const Polynomials::Term* terms, const La
   }
 }
 
+/// Whether an operator costs the same at all points and in all steps.
+KVCAST_INLINE bool is_constant(const StepEntry& e, const Polynomials::Term* terms,
+                               const StepConstants& constants) {
+  if (e.length_effect && constants.slowdown_varies[*e.length_effect]) return false;
+  for (std::uint32_t t = e.sizes.begin; t < e.sizes.end; ++t) {
+    if (constants.monomial_varies[terms[t].monomial]) return false;
+  }
+  return true;
+}
+
 /// What run_entries reads: `last` is null for one step at `first`; else the mean over `steps`.
 struct StepRange {
-  const Lanes* first;
-  const Lanes* last;
+  const StepValues<Lanes>* first;
+  const StepValues<Lanes>* last;
   const Lanes* steps;
+  const StepConstants* constants;
 };
 
 KVCAST_VECTOR_CLONES
 void run_entries(std::span<const StepEntry> entries, const Polynomials::Term* terms,
                  const Rates& rates, const StepRange& range, StepTotals& sum) {
+  const Evaluated<double> once(terms, range.constants->values);
+  const Evaluated<Lanes> at_first(terms, *range.first);
+  const Evaluated<Lanes> at_last(terms, range.last != nullptr ? *range.last : *range.first);
+  Roofs<double> constant;
   Roofs<Lanes> first;
   Roofs<Lanes> last;
   for (const StepEntry& e : entries) {
-    if (e.collective) add_collective(e, terms, range.first, range.last, sum);
+    if (e.collective) add_collective(e, terms, at_first.monomials, at_last.monomials, sum);
     if (!e.works) continue;
-    op_roofs(e, terms, range.first, rates, first);
+    if (is_constant(e, terms, *range.constants)) {
+      op_roofs(e, once, rates, constant);
+      add_time(e, constant, sum);
+      continue;
+    }
+    op_roofs(e, at_first, rates, first);
     if (range.last != nullptr) {
-      op_roofs(e, terms, range.last, rates, last);
+      op_roofs(e, at_last, rates, last);
       mean_roofs(first, last, *range.steps);
     }
     add_time(e, first, sum);
@@ -261,8 +318,24 @@ const ExpertRate* expert_rate(BandwidthClass moves_at, const Rates& rates) {
   return nullptr;
 }
 
+/// Which of `effects` this one is; it is added where it is none of them.
+std::size_t index_of(LengthEffect effect, Polynomials& polynomials,
+                     std::vector<CompiledLengthEffect>& effects) {
+  const auto known =
+      std::find_if(effects.begin(), effects.end(),
+                   [&](const CompiledLengthEffect& e) { return e.effect == effect; });
+  const auto index = static_cast<std::size_t>(known - effects.begin());
+  if (known == effects.end()) {
+    const Polynomial length = polynomials.add(effect.length);
+    const Polynomial groups = polynomials.add(effect.groups);
+    effects.push_back({std::move(effect), length, groups});
+  }
+  return index;
+}
+
 /// `count` operators of this cost.
-StepEntry compile(const OpCost& cost, double count, const Rates& rates, Polynomials& polynomials) {
+StepEntry compile(const OpCost& cost, double count, const Rates& rates, Polynomials& polynomials,
+                  std::vector<CompiledLengthEffect>& effects) {
   const ExpertRate* experts = expert_rate(cost.bandwidth_class, rates);
   double rate = rates.flops_per_second[static_cast<std::size_t>(cost.rate_class)].value;
   if (experts != nullptr) {
@@ -273,6 +346,7 @@ StepEntry compile(const OpCost& cost, double count, const Rates& rates, Polynomi
   const double bandwidth =
       rates.bytes_per_second[static_cast<std::size_t>(cost.bandwidth_class)].value;
   StepEntry e;
+  e.sizes.begin = polynomials.num_terms();
   if (cost.collective) {
     if (rates.collectives.interconnect == nullptr) {
       throw Error("several devices", "no platform that joins them",
@@ -321,21 +395,39 @@ StepEntry compile(const OpCost& cost, double count, const Rates& rates, Polynomi
                               1 / bandwidth - 1 / rates.on_chip_bytes_per_second->value, true});
   }
   if (!cost.length.is_zero()) {
-    e.curves = {experts != nullptr
-                    ? experts->by_rows
-                    : rates.flops_by_length[static_cast<std::size_t>(cost.rate_class)],
-                stored != rates.weight_bandwidth.end()
-                    ? stored->second.by_rows
-                    : rates.bytes_by_length[static_cast<std::size_t>(cost.bandwidth_class)]};
-    e.grouped = !cost.groups.is_zero();
-    if (!e.curves.are_flat() || e.grouped) e.length = polynomials.add(cost.length);
-    if (e.grouped) {
-      e.groups = polynomials.add(cost.groups);
-      if (!cost.measured_loads) e.uneven_loads = rates.uneven_loads;
+    LengthEffect effect;
+    effect.length = cost.length;
+    effect.groups = cost.groups;
+    effect.flops = experts != nullptr
+                       ? experts->by_rows
+                       : rates.flops_by_length[static_cast<std::size_t>(cost.rate_class)];
+    effect.bytes = stored != rates.weight_bandwidth.end()
+                       ? stored->second.by_rows
+                       : rates.bytes_by_length[static_cast<std::size_t>(cost.bandwidth_class)];
+    if (!cost.groups.is_zero() && !cost.measured_loads) effect.uneven_loads = rates.uneven_loads;
+    if (!effect.is_none()) {
+      e.length_effect = index_of(std::move(effect), polynomials, effects);
     }
   }
+  e.sizes.end = polynomials.num_terms();
   return e;
 }
+
+/// At one point, on the stack; a pass has about five.
+class SlowdownValues {
+ public:
+  SlowdownValues(const std::vector<CompiledLengthEffect>& effects, const Polynomials& polynomials,
+                 const double* monomials) {
+    KVCAST_ASSERT(effects.size() <= values_.size());
+    for (std::size_t i = 0; i < effects.size(); ++i) {
+      evaluate_into(values_[i], polynomials.terms(), effects[i], monomials);
+    }
+  }
+  const Slowdown<double>* data() const { return values_.data(); }
+
+ private:
+  std::array<Slowdown<double>, 512> values_;
+};
 
 /// The monomials of one point, on the stack; a pass has about ten.
 class MonomialValues {
@@ -415,12 +507,14 @@ void StepTotals::add(const StepTotals& other, const Lanes& times) {
 
 OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::uint64_t> values) {
   Polynomials polynomials;
-  const StepEntry e = compile(group.cost(), 1, rates, polynomials);
+  std::vector<CompiledLengthEffect> effects;
+  const StepEntry e = compile(group.cost(), 1, rates, polynomials, effects);
   const MonomialValues monomials(polynomials, values);
+  const SlowdownValues slowdowns(effects, polynomials, monomials.data());
+  const Evaluated<double> at{polynomials.terms(), monomials.data(), slowdowns.data()};
   OpTime t;
   OnChip found;
-  roof_times(e, polynomials.terms(), monomials.data(), rates.on_chip_bytes, t.compute.value,
-             t.memory.value, &found);
+  roof_times(e, at, rates.on_chip_bytes, t.compute.value, t.memory.value, &found);
   t.flops = {group.work.flops.at(values)};
   t.bytes = {group.work.bytes().at(values)};
   if (found.reread) {
@@ -453,7 +547,8 @@ StepCost::StepCost(const std::vector<std::vector<OpGroup>>& parts, const Rates& 
   for (const std::vector<OpGroup>& groups : parts) {
     Part part;
     for (const auto& [cost, count] : merge(groups)) {
-      entries_.push_back(compile(cost, static_cast<double>(count), rates, polynomials_));
+      entries_.push_back(
+          compile(cost, static_cast<double>(count), rates, polynomials_, length_effects_));
       part.operators += entries_.back().count;
     }
     part.end = entries_.size();
@@ -470,25 +565,59 @@ double StepCost::num_operators() const {
   return operators;
 }
 
+void StepCost::evaluate(StepPoint& point) const {
+  StepValues<Lanes>& values = point.values;
+  polynomials_.evaluate_monomials(point.symbols, values.monomials);
+  values.slowdowns.resize(length_effects_.size());
+  for (std::size_t i = 0; i < length_effects_.size(); ++i) {
+    evaluate_into(values.slowdowns[i], polynomials_.terms(), length_effects_[i],
+                  values.monomials.data());
+  }
+}
+
+StepConstants StepCost::constants(const StepValues<Lanes>& first,
+                                  const StepValues<Lanes>& last) const {
+  const auto varies = [](const Lanes& a, const Lanes& b) {
+    const double value = a.v[0];
+    const auto differs = [value](double x) { return x != value; };
+    return std::any_of(a.v.begin(), a.v.end(), differs) ||
+           (&a != &b && std::any_of(b.v.begin(), b.v.end(), differs));
+  };
+  StepConstants c;
+  for (std::size_t m = 0; m < first.monomials.size(); ++m) {
+    c.monomial_varies.push_back(varies(first.monomials[m], last.monomials[m]));
+    c.values.monomials.push_back(first.monomials[m].v[0]);
+  }
+  for (std::size_t i = 0; i < first.slowdowns.size(); ++i) {
+    const Slowdown<Lanes>& a = first.slowdowns[i];
+    const Slowdown<Lanes>& b = last.slowdowns[i];
+    c.slowdown_varies.push_back(varies(a.compute, b.compute) || varies(a.memory, b.memory));
+    c.values.slowdowns.push_back({a.compute.v[0], a.memory.v[0]});
+  }
+  return c;
+}
+
 StepTotals StepCost::at(StepPoint& point) const {
-  polynomials_.evaluate_monomials(point.symbols, point.monomials);
+  evaluate(point);
+  const StepConstants same = constants(point.values, point.values);
   StepTotals sum{};
-  run_entries(entries_, polynomials_.terms(), rates_, {point.monomials.data(), nullptr, nullptr},
+  run_entries(entries_, polynomials_.terms(), rates_, {&point.values, nullptr, nullptr, &same},
               sum);
-  sum.flops = polynomials_.evaluate(total_flops_, point.monomials);
-  sum.bytes = polynomials_.evaluate(total_bytes_, point.monomials);
+  sum.flops = polynomials_.evaluate(total_flops_, point.values.monomials);
+  sum.bytes = polynomials_.evaluate(total_bytes_, point.values.monomials);
   return sum;
 }
 
 StepTotals StepCost::mean(StepPoint& first, StepPoint& last, const Lanes& steps) const {
-  polynomials_.evaluate_monomials(first.symbols, first.monomials);
-  polynomials_.evaluate_monomials(last.symbols, last.monomials);
+  evaluate(first);
+  evaluate(last);
+  const StepConstants same = constants(first.values, last.values);
   StepTotals sum{};
-  run_entries(entries_, polynomials_.terms(), rates_,
-              {first.monomials.data(), last.monomials.data(), &steps}, sum);
+  run_entries(entries_, polynomials_.terms(), rates_, {&first.values, &last.values, &steps, &same},
+              sum);
   const auto mean_of = [&](Polynomial p, Lanes& mean) {
-    mean = polynomials_.evaluate(p, first.monomials);
-    const Lanes end = polynomials_.evaluate(p, last.monomials);
+    mean = polynomials_.evaluate(p, first.values.monomials);
+    const Lanes end = polynomials_.evaluate(p, last.values.monomials);
     for (std::size_t i = 0; i < lanes; ++i) mean.v[i] = (mean.v[i] + end.v[i]) / 2;
   };
   mean_of(total_flops_, sum.flops);
@@ -506,6 +635,8 @@ void StepCost::part_seconds(std::span<const double> values, std::span<double> se
 }
 
 void StepCost::part_seconds_at(const double* monomials, std::span<double> seconds) const {
+  const SlowdownValues slowdowns(length_effects_, polynomials_, monomials);
+  const Evaluated<double> at{polynomials_.terms(), monomials, slowdowns.data()};
   std::size_t next = 0;
   for (std::size_t part = 0; part < parts_.size(); ++part) {
     double total = 0;
@@ -518,7 +649,7 @@ void StepCost::part_seconds_at(const double* monomials, std::span<double> second
       }
       if (!e.works) continue;
       Roofs<double> roofs;
-      op_roofs(e, polynomials_.terms(), monomials, rates_, roofs);
+      op_roofs(e, at, rates_, roofs);
       total += e.count * (std::max(roofs.memory, roofs.computing) + e.latency_s);
     }
     seconds[part] = total;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -53,6 +54,7 @@ class Polynomials {
   }
   Lanes evaluate(Polynomial p, std::span<const Lanes> monomials) const;
   const Term* terms() const { return terms_.data(); }
+  std::uint32_t num_terms() const { return static_cast<std::uint32_t>(terms_.size()); }
 
  private:
   std::vector<Monomial> monomials_;
@@ -106,13 +108,33 @@ struct OnChipHit {
   bool intermediates = false;
 };
 
-/// The operator's rates at its length, relative to those without a length.
-struct LengthCurves {
+/// What the length of operators (OpCost::length) does to their rates.
+struct LengthEffect {
+  Count length;
+  Count groups;  ///< OpCost; zero: one
   RateCurve flops;
   RateCurve bytes;
+  RateCurve uneven_loads;  ///< of Rates, where there are groups
 
-  bool are_flat() const { return flops.is_flat() && bytes.is_flat(); }
+  bool is_none() const { return flops.is_flat() && bytes.is_flat() && uneven_loads.is_flat(); }
+  bool operator==(const LengthEffect&) const = default;
 };
+
+/// The same as the inner loop sees it.
+struct CompiledLengthEffect {
+  LengthEffect effect;
+  Polynomial length;
+  Polynomial groups;
+};
+
+/// How many times longer an operator's arithmetic, and its loads and stores, take at its length
+/// than at the rates without one. `Value`: double or Lanes.
+template <typename Value>
+struct Slowdown {
+  Value compute;
+  Value memory;
+};
+
 /// Operators that cost the same, as the inner loop sees them.
 struct StepEntry {
   Polynomial compute_s;
@@ -127,19 +149,31 @@ struct StepEntry {
   double latency_s = 0;
   double exposed = 0;  ///< of Rates
   std::vector<OnChipHit> on_chip_hits;
-  LengthCurves curves;  ///< where they are not flat, `length` is set, and `groups` if `grouped`
-  Polynomial length;
-  bool grouped = false;
-  Polynomial groups;
-  RateCurve uneven_loads;                     ///< of Rates, where `grouped`
+  std::optional<std::size_t> length_effect;   ///< which one of its step
+  Polynomial sizes;                           ///< the terms of all of its polynomials
   std::optional<CollectiveCurve> collective;  ///< of `message_bytes`
   Polynomial message_bytes;
 };
 
-/// Symbol values of a block of points, and the monomials that a step makes of them.
+/// What the operators of a step are evaluated with. `Value`: double or Lanes.
+template <typename Value>
+struct StepValues {
+  std::vector<Value> monomials;
+  std::vector<Slowdown<Value>> slowdowns;  ///< by length effect
+};
+
+/// Symbol values of a block of points, and what a step makes of them.
 struct StepPoint {
   std::vector<Lanes> symbols;
-  std::vector<Lanes> monomials;
+  StepValues<Lanes> values;
+};
+
+/// What is the same at all points of a block and in all steps of a range, as products with weights
+/// in decode steps of one batch: such operators are evaluated once.
+struct StepConstants {
+  std::vector<char> monomial_varies;
+  std::vector<char> slowdown_varies;
+  StepValues<double> values;  ///< at the first point
 };
 
 class StepCost {
@@ -158,7 +192,7 @@ class StepCost {
   /// For the host to issue all of them.
   double host_seconds() const { return rates_.host_operator_latency.value * num_operators(); }
 
-  /// At each point; fills in its monomials.
+  /// At each point; fills in its values.
   StepTotals at(StepPoint& point) const;
   /// The mean over `steps` steps from `first` to `last`, both included, whose costs are affine in
   /// between, such as decode steps over a growing cache.
@@ -176,9 +210,14 @@ class StepCost {
     double operators = 0;
   };
   void part_seconds_at(const double* monomials, std::span<double> seconds) const;
+  /// Fills in what follows from the symbols.
+  void evaluate(StepPoint& point) const;
+  /// Of a range of steps between two evaluated points.
+  StepConstants constants(const StepValues<Lanes>& first, const StepValues<Lanes>& last) const;
 
   Rates rates_;
   Polynomials polynomials_;
+  std::vector<CompiledLengthEffect> length_effects_;
   std::vector<StepEntry> entries_;  ///< part by part
   std::vector<Part> parts_;
   Polynomial total_flops_;

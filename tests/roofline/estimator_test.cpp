@@ -66,6 +66,30 @@ TEST_CASE("estimator: a sweep gives each point what it gets alone") {
   }
 }
 
+TEST_CASE("estimator: outputs of a prompt and batches that take turns get what each gets alone") {
+  // Prompts of several outputs share their passes, and operators that are alike at all points of a
+  // block are evaluated once; 70 prompts and 150 points fill more than one block of both.
+  for (const std::string model : {"openelm-270m", "qwen3-30b-a3b", "gemma2-2b"}) {
+    const Estimator estimator(a100_configuration(model, "plain"));
+    std::vector<DesignPoint> points;
+    for (std::uint64_t prompt = 1; prompt <= 70; ++prompt) {
+      for (const std::uint64_t output : {1u, 100u}) points.push_back({8, 97 * prompt, output});
+    }
+    for (std::uint64_t output = 1; output <= 150; ++output) points.push_back({2, 500, output});
+    for (std::uint64_t batch = 1; batch <= 9; ++batch) points.push_back({batch, 500, 9});
+    std::vector<Estimate> rows(points.size());
+    estimator.sweep(points, rows);
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      CAPTURE(i);
+      const Estimate alone = estimator.at(points[i]);
+      CHECK(rows[i].ttft_s == alone.ttft_s);
+      CHECK(rows[i].tpot_s == alone.tpot_s);
+      CHECK(rows[i].bound == alone.bound);
+      CHECK(rows[i].peak_memory_bytes == alone.peak_memory_bytes);
+    }
+  }
+}
+
 TEST_CASE("estimator: a request longer than the model's context is answered with a warning") {
   const Estimator pythia(a100_configuration("pythia-160m", "plain"));  // 2048 positions
   CHECK_FALSE(mentions(pythia.warnings({1, 2000, 48}), "longer than the context"));
