@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "model/base/error.h"
 #include "model/families/config_reader.h"
 #include "model/io/weights/weight_map.h"
 
