@@ -91,7 +91,7 @@ ordered_json interval_json(const Interval& i) {
   return {{"mean", i.mean}, {"low", number_or_null(i.low)}, {"high", number_or_null(i.high)}};
 }
 
-ordered_json row_json(const QualityRow& r) {
+ordered_json quality_json(const QualityRow& r) {
   return {{"task", r.task},
           {"method", r.method},
           {"keep", number_or_null(r.keep)},
@@ -190,7 +190,7 @@ void validate_quality(const ValidateQualityOptions& o, const Globals& globals) {
       reports::write_plot(p.plot, p.picture);
     }
   }
-  const ordered_json table = rows_of(rows, row_json);
+  const ordered_json table = rows_of(rows, quality_json);
   if (!o.json) return print_text(summary_text(table));
   print_json({{"model", checkpoint.architecture().name},
               {"csv", o.csv},
