@@ -214,6 +214,18 @@ std::vector<MethodSpec> parse_training(const TrainOptions& o, const Checkpoint& 
     method.options.emplace_back("auxiliary", folder.string());
     method.options.emplace_back("predictor", (folder / train::predictor_folder).string());
   }
+  if (!has_kvp(methods)) {
+    const TrainOptions usual;
+    const auto refuse = [&](const char* flag, const std::string& given, const std::string& value) {
+      if (given != value) {
+        throw Error(fmt::format("{} {}", flag, given), "method " + to_string(methods),
+                    "kvp, whose losses it weighs");
+      }
+    };
+    refuse("--base-weight", o.base_weight, usual.base_weight);
+    refuse("--auxiliary-weight", o.auxiliary_weight, usual.auxiliary_weight);
+    refuse("--consistency-weight", o.consistency_weight, usual.consistency_weight);
+  }
   return methods;
 }
 

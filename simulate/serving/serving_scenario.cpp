@@ -22,26 +22,37 @@ struct Setting {
                bool SchedulerSettings::*>
       member;
   std::uint64_t least = 1;
-  std::string_view of = "";  ///< how the names of the only schedulers that read it begin
+  /// How the names of the schedulers begin that read it; empty: all do.
+  std::vector<std::string_view> of = {};
+
+  bool is_of(Policy policy) const {
+    const auto is = [policy](std::string_view word) { return name(policy).starts_with(word); };
+    return of.empty() || std::any_of(of.begin(), of.end(), is);
+  }
 };
 const Setting settings[]{
-    {"max_num_batched_tokens", &SchedulerSettings::max_num_batched_tokens},
+    {"max_num_batched_tokens",
+     &SchedulerSettings::max_num_batched_tokens,
+     1,
+     {"vllm", "sarathi", "trtllm", "sglang"}},
     {"max_num_seqs", &SchedulerSettings::max_num_seqs},
     {"num_blocks", &SchedulerSettings::num_blocks},
     {"block_size", &SchedulerSettings::block_size},
     {"max_model_len", &SchedulerSettings::max_model_len},
-    {"watermark", &SchedulerSettings::watermark},
-    {"prefix_caching", &SchedulerSettings::prefix_caching},
-    {"reserve_full_prompt", &SchedulerSettings::reserve_full_prompt},
-    {"num_scheduler_steps", &SchedulerSettings::num_scheduler_steps},
+    {"watermark", &SchedulerSettings::watermark, 1, {"vllm-v0", "sarathi"}},
+    {"prefix_caching", &SchedulerSettings::prefix_caching, 1, {"vllm-v1", "trtllm", "sglang"}},
+    {"reserve_full_prompt", &SchedulerSettings::reserve_full_prompt, 1, {"vllm-v1"}},
+    {"num_scheduler_steps", &SchedulerSettings::num_scheduler_steps, 1, {"vllm-v0"}},
     {"schedules_ahead", &SchedulerSettings::schedules_ahead},
-    {"batch_wait_timeout_iters", &SchedulerSettings::batch_wait_timeout_iters, 0, "trtllm"},
-    {"batch_wait_max_tokens_ratio", &SchedulerSettings::batch_wait_max_tokens_ratio, 0, "trtllm"},
-    {"chunked_prefill", &SchedulerSettings::chunked_prefill},
-    {"long_prefill_token_threshold", &SchedulerSettings::long_prefill_token_threshold, 0,
-     "vllm-v1"},
-    {"chunked_prefill_size", &SchedulerSettings::chunked_prefill_size, 1, "sglang"},
-    {"conservativeness", &SchedulerSettings::conservativeness, 0, "sglang"}};
+    {"batch_wait_timeout_iters", &SchedulerSettings::batch_wait_timeout_iters, 0, {"trtllm"}},
+    {"batch_wait_max_tokens_ratio", &SchedulerSettings::batch_wait_max_tokens_ratio, 0, {"trtllm"}},
+    {"chunked_prefill", &SchedulerSettings::chunked_prefill, 1, {"vllm-v1", "trtllm"}},
+    {"long_prefill_token_threshold",
+     &SchedulerSettings::long_prefill_token_threshold,
+     0,
+     {"vllm-v1"}},
+    {"chunked_prefill_size", &SchedulerSettings::chunked_prefill_size, 1, {"sglang"}},
+    {"conservativeness", &SchedulerSettings::conservativeness, 0, {"sglang"}}};
 
 double cost_at(const JsonObject& o, const char* key) {
   const double seconds = o.number_or(key, 0);
@@ -88,7 +99,7 @@ void set_scheduler(std::string_view text, const std::string& place, SchedulerSet
     throw Error(place + ": " + e.what());
   }
   for (const Setting& setting : settings) {
-    if (!name(s.policy).starts_with(setting.of)) continue;
+    if (!setting.is_of(s.policy)) continue;
     std::visit(
         [&](auto member) {
           auto& value = s.*member;
@@ -107,9 +118,8 @@ void set_scheduler(std::string_view text, const std::string& place, SchedulerSet
 }
 
 bool reads_setting(Policy policy, std::string_view key) {
-  return std::any_of(std::begin(settings), std::end(settings), [&](const Setting& s) {
-    return s.key == key && name(policy).starts_with(s.of);
-  });
+  return std::any_of(std::begin(settings), std::end(settings),
+                     [&](const Setting& s) { return s.key == key && s.is_of(policy); });
 }
 
 std::string scheduler_text(Policy policy, const std::map<std::string, std::string>& options) {
