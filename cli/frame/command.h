@@ -28,6 +28,7 @@ struct Globals {
 void add_model(Command app, const Globals& globals);
 void add_hardware(Command app, const Globals& globals);
 void add_engine(Command app, const Globals& globals);
+void add_platform(Command app, const Globals& globals);
 void add_calibrate(Command app, const Globals& globals);
 void add_estimate(Command app, const Globals& globals);
 void add_explore(Command app, const Globals& globals);

@@ -129,12 +129,12 @@ struct NamedCommand {
 };
 /// In the order of --help.
 constexpr NamedCommand commands[] = {
-    {"model", add_model},         {"hardware", add_hardware},   {"engine", add_engine},
-    {"estimate", add_estimate},   {"calibrate", add_calibrate}, {"sweep", add_sweep},
-    {"explore", add_explore},     {"simulate", add_simulate},   {"run", add_run},
-    {"train", add_train},         {"choose", add_choose},       {"convert", add_convert},
-    {"partition", add_partition}, {"reproduce", add_reproduce}, {"report", add_report},
-    {"validate", add_validate},
+    {"model", add_model},       {"hardware", add_hardware},   {"engine", add_engine},
+    {"platform", add_platform}, {"estimate", add_estimate},   {"calibrate", add_calibrate},
+    {"sweep", add_sweep},       {"explore", add_explore},     {"simulate", add_simulate},
+    {"run", add_run},           {"train", add_train},         {"choose", add_choose},
+    {"convert", add_convert},   {"partition", add_partition}, {"reproduce", add_reproduce},
+    {"report", add_report},     {"validate", add_validate},
 };
 
 /// The parser, with all commands or with the one that is named.

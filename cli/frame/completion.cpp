@@ -30,6 +30,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 const char* catalog_part(const std::string& kind) {
   if (kind == "MODEL") return "models";
   if (kind == "HW" || kind == "HARDWARE") return "hardware";
+  if (kind == "PLATFORM") return "platforms";
   return kind.starts_with("ENGINE") ? "engines" : nullptr;
 }
 

@@ -76,7 +76,7 @@ constexpr Row table[] = {
      "devices",
      devices},
     {"--platform", "", "NAME",
-     "what joins the devices, a name from data/platforms or a JSON file; default: the hardware's "
+     "what joins the devices (kvcast platform list), or a JSON file; default: the hardware's "
      "node",
      devices},
     {"--link", "", "NAME", "name of a link in the hardware file, such as nvlink", devices},

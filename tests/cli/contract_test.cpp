@@ -1,4 +1,5 @@
 // The keys that the command-line contract promises.
+#include <algorithm>
 #include <string>
 
 #include "tests/cli/program.h"
@@ -84,6 +85,32 @@ TEST_CASE("contract: engine show has every value with its source, engine list ev
   REQUIRE(list.size() > 5);
   for (const json& row : list) check_keys(row, {"name", "versions", "description", "attention"});
   check_contains(run_well("engine list").output, {"tensorrt-llm", "0.6, 0.8"});
+}
+
+TEST_CASE("contract: platform list has every platform, platform show every value and its source") {
+  const json list = run_json("platform list --json");
+  std::size_t files = 0;
+  for (const auto& entry : fs::directory_iterator(fs::path(KVCAST_SOURCE_DIR) / "data/platforms")) {
+    if (entry.path().extension() == ".json") ++files;
+  }
+  CHECK(list.size() == files);
+  const auto row = [&](const std::string& name) {
+    return *std::find_if(list.begin(), list.end(),
+                         [&](const json& r) { return r["name"] == name; });
+  };
+  CHECK(row("dgx-a100-2")["nodes"] == 2);
+  CHECK(row("dgx-a100-2")["devices_per_node"] == 8);
+  CHECK(row("dgx-a100-2")["hardware"] == "a100-80gb");
+  CHECK(row("chain-4")["devices_per_node"] == 4);
+  CHECK(row("chain-4")["topology"] == "link by link");
+  // Its own network, the rest of the node that it extends.
+  const json two = run_json("platform show hgx-h100-2 --json");
+  CHECK(two["network"]["bandwidth"]["value"] == "50 GB/s");
+  CHECK(two["hardware"] == "h100-sxm");
+  check_contains(run_well("platform show hgx-h100-2").output,
+                 {"hgx-h100-2: two HGX H100 nodes", "network payload", "47 GB/s", "measured",
+                  "libraries nccl ring", "fitted"});
+  check_contains(run_well("platform list").output, {"fat-tree-16", "hgx-h100-128"});
 }
 
 TEST_CASE("contract: reproduce --json has rows and a summary") {

@@ -65,6 +65,7 @@ TEST_CASE("documents: bash completes commands, flags, models and hardware") {
   CHECK(contains(completions("kvcast estimate --hardware h2"), " h200 "));
   CHECK(contains(completions("kvcast model show llama-7"), " llama-7b "));
   CHECK(contains(completions("kvcast engine show vl"), " vllm "));
+  CHECK(contains(completions("kvcast platform show dgx"), " dgx-a100-2 "));
   CHECK(contains(completions("kvcast estimate --engine vl"), " vllm "));
   CHECK(completions("kvcast estimate --prompt-len 4") == "  \n");
   CHECK(contains(completions("kvcast estimate --model = llama-7"), " llama-7b "));

@@ -188,7 +188,8 @@ TEST_CASE("short ways: a table of partitions is stored with the model's own type
 TEST_CASE("short ways: tables fit 100 columns; words that do not are cut with a sign") {
   for (const std::string command :
        {"model list", "model show llama-7b", "model show llama-7b --operators", "hardware list",
-        "hardware show a100-80gb", "engine list", "engine show vllm", "reproduce",
+        "hardware show a100-80gb", "engine list", "engine show vllm", "platform list",
+        "platform show hgx-h100", "reproduce",
         "choose mlkv --quiet --model pythia-160m --hardware rtx-3060-12gb --batch 100",
         "choose devices --model llama-3.1-70b --hardware h100-sxm --objective tpot",
         "choose slim --quiet --model whisper-large-v3 --hardware h100-sxm --prompt-len 1500 "
