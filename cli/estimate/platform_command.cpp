@@ -20,11 +20,16 @@ struct PlatformOptions {
   bool json = false;
 };
 
-/// The file's document, once it has been checked.
+/// The file's document, once it has been checked; a key with null is a missing one.
 json checked_platform(const Catalog& catalog, const std::string& name) {
   const std::filesystem::path path = catalog.find("platforms", "platform", name);
   simulate::read_platform(path);
-  return roofline::platform_document(path);
+  json platform = json::object();
+  const json document = roofline::platform_document(path);
+  for (const auto& [key, value] : document.items()) {
+    if (!value.is_null()) platform[key] = value;
+  }
+  return platform;
 }
 
 bool is_about(const std::string& key) {

@@ -1,8 +1,10 @@
 // The keys that the command-line contract promises.
 #include <algorithm>
+#include <fstream>
 #include <string>
 
 #include "tests/cli/program.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 
@@ -111,6 +113,12 @@ TEST_CASE("contract: platform list has every platform, platform show every value
                  {"hgx-h100-2: two HGX H100 nodes", "network payload", "47 GB/s", "measured",
                   "libraries nccl ring", "fitted"});
   check_contains(run_well("platform list").output, {"fat-tree-16", "hgx-h100-128"});
+  // A key with null is a missing one.
+  json unnamed = run_json("platform show hgx-h100 --json");
+  unnamed["name"] = unnamed["description"] = unnamed["nodes"] = nullptr;
+  const TestFolder folder;
+  std::ofstream(folder / "unnamed.json") << unnamed;
+  CHECK(contains(run_well("platform show " + folder.file("unnamed.json")).output, "450 GB/s"));
 }
 
 TEST_CASE("contract: reproduce --json has rows and a summary") {
