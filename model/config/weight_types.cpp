@@ -4,6 +4,8 @@
 #include <array>
 #include <charconv>
 
+#include <fmt/format.h>
+
 #include "model/base/error.h"
 #include "model/config/architecture.h"
 
@@ -205,6 +207,11 @@ WeightTypes parse_weight_types(std::string_view text) {
     for (std::size_t i = 1; i < own.size(); ++i) types.rules.push_back(parse_rule(own[i]));
   } else {
     std::vector<std::string> names = dtype_names();
+    if (parts[0].find('=') != std::string_view::npos) {
+      throw Error(
+          "weight types", fmt::format("'{}' first", parts[0]),
+          fmt::format("a dtype or a preset of all weights before it, such as bf16,{}", parts[0]));
+    }
     if (known(names, parts[0]).empty()) {
       for (const WeightPreset& p : weight_presets()) names.emplace_back(p.name);
       throw unknown_name("dtype", parts[0], names);
