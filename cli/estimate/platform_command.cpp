@@ -50,18 +50,16 @@ std::string text_of(const json& value) {
 }
 
 /// One row for each value of a platform, with its source where it has one of its own.
-void add_rows(const json& object, const std::string& place, ordered_json& rows) {
+void add_rows(const json& object, const std::string& place, Table& table) {
   for (const auto& [key, value] : object.items()) {
     const std::string name = place.empty() ? key : place + " " + key;
     if (!value.is_object()) {
-      rows.push_back({{"key", name}, {"value", text_of(value)}});
+      table.add({name, text_of(value), "", ""});
     } else if (!value.contains("source")) {
-      add_rows(value, name, rows);
+      add_rows(value, name, table);
     } else {
-      rows.push_back({{"key", name},
-                      {"value", text_of(value)},
-                      {"source", value["source"]},
-                      {"reference", value.value("reference", "")}});
+      const std::string reference = value.contains("reference") ? text_of(value["reference"]) : "";
+      table.add({name, text_of(value), text_of(value["source"]), reference});
     }
   }
 }
@@ -105,12 +103,8 @@ void show(const PlatformOptions& o, const Globals& globals) {
                                           platform.value("description", ""));
   platform.erase("name");
   platform.erase("description");
-  ordered_json rows = ordered_json::array();
-  add_rows(platform, "", rows);
   Table table({"key", "value", "source", "reference"}, Table::Long::Wrap);
-  for (const ordered_json& row : rows) {
-    table.add({row["key"], row["value"], row.value("source", ""), row.value("reference", "")});
-  }
+  add_rows(platform, "", table);
   print_text(heading + table.text());
 }
 
