@@ -29,6 +29,9 @@ struct HostTimes {
   Seconds token;     ///< for each token of the prompts
   Seconds step;      ///< of each prefill or decode step
   Seconds sequence;  ///< for each sequence of a step
+
+  /// Before the first step, where prompts have so many tokens in all.
+  double before_s(double tokens) const { return request.value + tokens * token.value; }
 };
 
 /// Passes that are replayed as CUDA graphs: the host issues them at once, without gaps.

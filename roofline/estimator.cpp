@@ -21,13 +21,8 @@ void compare(Estimate& e, const Estimate& plain) {
   e.kv_cache_ratio = e.kv_cache_bytes / plain.kv_cache_bytes;
 }
 
-/// What one step of a prompt hands on to the next stage.
-Count bytes_to_next_stage(const Graph& graph) {
-  Count bytes;
-  for (const Node& node : graph.nodes()) {
-    if (std::holds_alternative<Send>(node.op)) bytes += graph.tensor(node.output()).bytes();
-  }
-  return bytes;
+double tokens_of(const DesignPoint& point) {
+  return static_cast<double>(point.batch) * static_cast<double>(point.prompt_len);
 }
 
 /// Of a pipeline's stages, with their hops to the next.
@@ -54,6 +49,23 @@ Estimate of_devices(const Forecast& f, double devices) {
 }
 
 }  // namespace
+
+Count bytes_to_next_stage(const Graph& graph) {
+  Count bytes;
+  for (const Node& node : graph.nodes()) {
+    if (std::holds_alternative<Send>(node.op)) bytes += graph.tensor(node.output()).bytes();
+  }
+  return bytes;
+}
+
+CollectiveCurve hop_to_next_stage(const Configuration& c, std::uint64_t stage) {
+  const Parallelism& p = c.parallelism;
+  if (c.interconnect == nullptr) {
+    throw Error(to_string(p), "no platform that joins the devices",
+                "--platform NAME, or hardware whose node is known");
+  }
+  return c.interconnect->point_to_point(stage * p.of_stage(), (stage + 1) * p.of_stage(), c.mode);
+}
 
 Rates rates_of(const Configuration& c) {
   const Parallelism& p = c.parallelism;
@@ -94,11 +106,7 @@ Estimator::Stages Estimator::make_stages(const Configuration& c) const {
     stages.push_back({std::move(r), std::move(forecaster)});
     if (stage + 1 == p.pp) break;
     Stage& made = stages.back();
-    if (c.interconnect == nullptr) {
-      throw Error(to_string(p), "no platform that joins the devices",
-                  "--platform NAME, or hardware whose node is known");
-    }
-    made.hop = c.interconnect->point_to_point(device, device + p.of_stage(), c.mode);
+    made.hop = hop_to_next_stage(c, stage);
     made.hop_bytes = bytes_to_next_stage(made.recordings.whole.prefill());
   }
   return stages;
@@ -142,15 +150,16 @@ void Estimator::overlap(const Stage& stage, std::span<const DesignPoint> points,
       waiting_s = std::max(0.0, n * messages_s - working_s);
       all_s = working_s + waiting_s;
     };
-    const double prompt_s = part.ttft_s - host.request.value;
+    const double request_s = host.before_s(tokens_of(points[i]));
+    const double prompt_s = part.ttft_s - host.before_s(tokens_of(parts[i]));
     meet(prompt_s, part.communication_s, f.ttft_s, f.communication_s);
     meet(part.tpot_s, part.tpot_communication_s, f.tpot_s, f.tpot_communication_s);
     for (std::size_t k = 0; k < num_ttft_parts; ++k) {
       f.ttft_parts_s[k] = part.ttft_parts_s[k] * f.ttft_s / prompt_s;
     }
     double& base_s = f.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)];
-    base_s += host.request.value * (1 - f.ttft_s / prompt_s);
-    f.ttft_s += host.request.value;
+    base_s += request_s * (1 - f.ttft_s / prompt_s);
+    f.ttft_s += request_s;
     f.prefill_bytes = n * part.prefill_bytes;
     f.decode_bytes_per_token = part.decode_bytes_per_token;
     f.ttft_bound = f.communication_s > 0 ? Bound::Link : part.ttft_work_bound;
@@ -171,6 +180,7 @@ Estimate Estimator::pipelined(const Stages& stages, const DesignPoint& point, bo
   };
   PipelineTime prompt;
   PipelineTime step;
+  const HostTimes& host = rates().host;
   double prompt_steps = parts;
   Estimate sum;
   sum.devices = parallelism_.devices();
@@ -191,7 +201,8 @@ Estimate Estimator::pipelined(const Stages& stages, const DesignPoint& point, bo
       const SymbolValues token = stage.recordings.whole.symbols.resolve({micro.batch, 1, 1});
       step_hop_s = stage.hop->at(static_cast<double>(stage.hop_bytes.at(token)));
     }
-    prompt.add(read.ttft_s / steps, prompt_hop_s);
+    const double read_s = read.ttft_s - host.before_s(tokens_of(in_steps ? point : micro));
+    prompt.add(read_s / steps, prompt_hop_s);
     step.add(part.tpot_s, step_hop_s);
     sum.communication_s += read.communication_s / steps + prompt_hop_s;
     sum.tpot_communication_s += part.tpot_communication_s + step_hop_s;
@@ -211,7 +222,8 @@ Estimate Estimator::pipelined(const Stages& stages, const DesignPoint& point, bo
     sum.tpot_bound = part.tpot_bound;
     sum.bound = all.bound;
   }
-  sum.ttft_s = prompt.way_s + (prompt_steps - 1) * prompt.slowest_s;
+  sum.ttft_s =
+      host.before_s(tokens_of(point)) + prompt.way_s + (prompt_steps - 1) * prompt.slowest_s;
   sum.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)] = sum.ttft_s;
   sum.tpot_s = std::max(step.way_s, parts * step.slowest_s);
   sum.fits = sum.peak_memory_bytes <= rates().memory_capacity_bytes;

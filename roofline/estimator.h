@@ -44,6 +44,11 @@ struct Configuration {
 /// Rates of its devices. Throws Error when the platform has fewer of them.
 Rates rates_of(const Configuration& configuration);
 
+/// What a pass hands on to the next stage of a pipeline.
+Count bytes_to_next_stage(const Graph& graph);
+/// Seconds of that. Throws Error without a platform.
+CollectiveCurve hop_to_next_stage(const Configuration& configuration, std::uint64_t stage);
+
 /// What a forecast needs of the model under its methods.
 struct Recordings {
   Recording whole;

@@ -194,12 +194,11 @@ void Forecaster::add_prompt(std::span<const DesignPoint> points, Scratch& s,
   s.prompt = {};
   s.parts = {};
   s.helper_caches = s.activations = {};
-  const HostTimes& host = rates().host;
   Lanes request;
   for (std::size_t i = 0; i < points.size(); ++i) {
     const double tokens =
         static_cast<double>(points[i].batch) * static_cast<double>(points[i].prompt_len);
-    request.v[i] = host.request.value + tokens * host.token.value;
+    request.v[i] = rates().host.before_s(tokens);
   }
   s.prompt.wait(request);
   s.parts[index(TtftPart::Base)] = request;
@@ -473,11 +472,8 @@ std::vector<BreakdownRow> Forecaster::breakdown(const DesignPoint& point) const 
                              std::uint64_t steps) {
     add(pass, point, values_at(point, first_kv_len + (all_steps - 1) / 2), steps);
   };
-  const HostTimes& host = rates().host;
-  add_host(
-      std::string(prefill_name), "request", 1,
-      Seconds{host.request.value + static_cast<double>(point.batch) *
-                                       static_cast<double>(point.prompt_len) * host.token.value});
+  const double tokens = static_cast<double>(point.batch) * static_cast<double>(point.prompt_len);
+  add_host(std::string(prefill_name), "request", 1, Seconds{rates().host.before_s(tokens)});
   for (const Pass& pass : prompt_) {
     const std::uint64_t steps = pass.recorded.steps;
     if (pass.recorded.part == TtftPart::Base && chunk_) {

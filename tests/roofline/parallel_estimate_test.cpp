@@ -146,6 +146,23 @@ TEST_CASE(
         }) == "tp 8, dp 2: got hgx-h100 of 8 devices, expected a platform of at least 16");
 }
 
+TEST_CASE("several devices: a request is read and its text tokenised once, whatever the stages") {
+  for (const std::uint64_t micro_batches : {1u, 4u}) {
+    for (const Parallelism& p : {Parallelism{.pp = 4}, Parallelism{.tp = 4}}) {
+      CAPTURE(to_string(p));
+      Configuration c = on_h100("llama-3.1-8b", p, "vllm");
+      c.micro_batches = micro_batches;
+      c.engine.host.request = Seconds{0};
+      c.engine.host.token = Seconds{0};
+      const DesignPoint point{4, 1000, 10};
+      const double without_s = at(c, point).ttft_s;
+      c.engine.host.request = Seconds{1};
+      c.engine.host.token = Seconds{1e-3};
+      CHECK(at(c, point).ttft_s == near(without_s + 1 + 4).epsilon(1e-12));
+    }
+  }
+}
+
 TEST_CASE("several devices: micro-batches on one stage overlap messages with work") {
   for (const Parallelism& p : {Parallelism{.tp = 4}, Parallelism{.ep = 8, .dp = 8}}) {
     Configuration c = on_h100("qwen3-30b-a3b", p);
