@@ -36,8 +36,12 @@ constexpr const char* listed_flags[][2] = {{"--model LIST", ""},
                                            {"--method LIST", "methods separated by ';'"},
                                            {"--dtype LIST", ""},
                                            {"--weight-dtype LIST", ""},
+                                           {"--activation-dtype LIST", ""},
                                            {"--cache-dtype LIST", ""},
                                            {"--tp LIST", "devices of a server"},
+                                           {"--pp LIST", ""},
+                                           {"--ep LIST", ""},
+                                           {"--dp LIST", ""},
                                            {"--platform LIST", ""}};
 
 std::string key_of(std::string flag) {
