@@ -68,14 +68,14 @@ double ExecutedSteps::seconds(std::span<const simulate::ScheduledPart> parts) {
     if (is_new) known = begin(s.request);
     KVCAST_ASSERT(known.dropped + known.tokens.size() == s.known);
     // A preempted sequence keeps its choice, and computes what is chosen again.
-    const std::uint64_t first = s.computed == 0 ? 0 : s.computed - known.dropped;
-    const std::uint64_t tokens = part.tokens - (s.computed == 0 ? known.dropped : 0);
-    KVCAST_ASSERT(first > 0 || known.dropped == 0 || part.tokens == s.left());
-    if (s.computed == 0 || !is_bounded_) known.rows = first;
+    const std::uint64_t first = part.cached == 0 ? 0 : part.cached - known.dropped;
+    const std::uint64_t tokens = part.tokens - (part.cached == 0 ? known.dropped : 0);
+    KVCAST_ASSERT(first > 0 || known.dropped == 0 || part.makes_token);
+    if (part.cached == 0 || !is_bounded_) known.rows = first;
     step.push_back({.tokens = std::span(known.tokens).subspan(first, tokens),
                     .cached = known.rows,
                     .blocks = s.blocks,
-                    .prompt_goes_on = part.tokens < s.left()});
+                    .prompt_goes_on = !part.makes_token});
     if (chooses_) step.back().positions = std::span(known.positions).subspan(first, tokens);
   }
   const std::vector<TokenId> next = session_.step(step);
@@ -83,7 +83,7 @@ double ExecutedSteps::seconds(std::span<const simulate::ScheduledPart> parts) {
     const simulate::Sequence& s = *parts[i].sequence;
     Known& known = known_.at(s.request.id);
     known.rows = session_.rows_after(step[i]);
-    if (parts[i].tokens < s.left()) continue;
+    if (!parts[i].makes_token) continue;
     known.tokens.push_back(next[i]);
     if (chooses_) known.positions.push_back(s.known);
   }

@@ -8,13 +8,10 @@
 namespace kvcast::roofline {
 namespace {
 
-std::optional<DevicePlace> first_device(const Parallelism& p) {
-  if (p.pp > 1 || p.dp > 1) {
-    throw Error("steps of a server", to_string(p),
-                "devices that split layers: --tp, and --ep alone");
-  }
+std::optional<DevicePlace> device_of(const Configuration& c, std::uint64_t stage) {
+  const Parallelism& p = c.parallelism;
   if (p.is_one()) return {};
-  return DevicePlace{p, 0, {}, false};
+  return DevicePlace{p, stage * p.of_stage(), c.stage_layers, false};
 }
 
 /// Prompts that their caches keep all of may come in chunks.
@@ -27,8 +24,9 @@ bool is_in_chunks(const Recording& r) {
 }
 
 /// In chunks, unless a method needs whole prompts or a group takes them.
-Recording record_steps(const Configuration& c, bool by_group) {
-  RecordOptions options{.find_model = c.find_model, .place = first_device(c.parallelism)};
+Recording record_steps(const Configuration& c, bool by_group, std::uint64_t stage) {
+  check_parallelism(c.architecture, c.parallelism);
+  RecordOptions options{.find_model = c.find_model, .place = device_of(c, stage)};
   Recording whole = record(c.architecture, c.methods, c.lowering, options);
   if (c.architecture.encoder_decoder) {
     throw Error("steps of a server", c.architecture.name + ", which has an encoder",
@@ -44,6 +42,29 @@ bool depends_on(const OpGroup& g, const std::vector<Symbol>& symbols) {
   return std::any_of(symbols.begin(), symbols.end(), [&](Symbol s) {
     return cost.flops.depends_on(s) || cost.bytes.depends_on(s);
   });
+}
+
+/// Symbols that count what this device's experts read of all ranks' rows.
+std::vector<Symbol> symbols_of_experts(const Graph& graph) {
+  std::vector<Symbol> symbols;
+  for (const Node& node : graph.nodes()) {
+    const auto* const dispatch = std::get_if<DispatchTokens>(&node.op);
+    if (dispatch != nullptr && dispatch->group.size > 1) {
+      symbols = {dispatch->pairs, dispatch->distinct};
+    }
+  }
+  return symbols;
+}
+
+/// What a rank does with rows of its own, though it depends on the experts' counts.
+bool sends_rows(const OpGroup& g) {
+  return g.op == DispatchTokens::traits.name || g.op == ReturnTokens::traits.name;
+}
+
+double seconds_of(const StepCost& step, auto values) {
+  double seconds = 0;
+  step.part_seconds(values, {&seconds, 1});
+  return seconds;
 }
 
 std::vector<Symbol> symbols_of_caches(const StepSums& sums) {
@@ -66,23 +87,24 @@ const std::vector<double>& entry(std::vector<std::vector<double>>& table, std::u
 
 }  // namespace
 
-ServerStep::ServerStep(const Configuration& c, PrefillGroup group)
-    : recording_(record_steps(c, group != nullptr)),
+ServerStep::ServerStep(const Configuration& c, PrefillGroup group, std::uint64_t stage)
+    : recording_(record_steps(c, group != nullptr, stage)),
       group_(std::move(group)),
-      sums_(!group_ && is_in_chunks(recording_) ? add_step(recording_, first_device(c.parallelism))
+      sums_(!group_ && is_in_chunks(recording_) ? add_step(recording_, device_of(c, stage))
                                                 : StepSums{}),
       rates_(rates_of(c)),
-      decode_(compile(recording_.decode(), recording_.symbols.varying_with(symbol::kv_len), true,
-                      c.lowering)),
+      decode_(
+          compile(recording_.decode(), recording_.symbols.varying_with(symbol::kv_len), true, c)),
       weight_bytes_(static_cast<double>(recording_.weight_bytes.at({}))),
+      hop_bytes_per_row_(static_cast<double>(
+          bytes_to_next_stage(recording_.decode()).at(recording_.symbols.resolve({1, 1, 1})))),
       cache_bytes_per_token_(static_cast<double>(recording_.kv_cache_bytes_per_token.at({}))),
       state_bytes_(
           static_cast<double>(recording_.state_bytes.at(recording_.symbols.resolve({1, 1, 1})))),
       all_(recording_, sums_),
       chunks_(recording_, sums_) {
   if (!group_ && is_in_chunks(recording_)) {
-    prompts_ =
-        compile(recording_.pass(step_name).graph, symbols_of_caches(sums_), false, c.lowering);
+    prompts_ = compile(recording_.pass(step_name).graph, symbols_of_caches(sums_), false, c);
   } else if (!group_) {
     Rates device = rates_;
     device.host = {};
@@ -99,17 +121,24 @@ ServerStep::ServerStep(const Configuration& c, PrefillGroup group)
 }
 
 ServerStep::Pass ServerStep::compile(const Graph& graph, const std::vector<Symbol>& of_caches,
-                                     bool decodes, const Lowering& lowering) const {
+                                     bool decodes, const Configuration& c) const {
   std::vector<OpGroup> rows;
   std::vector<OpGroup> attention;
-  for (OpGroup& g : fold(graph, lowering)) {
-    (depends_on(g, of_caches) ? attention : rows).push_back(std::move(g));
+  std::vector<OpGroup> experts;
+  const std::vector<Symbol> of_experts = symbols_of_experts(graph);
+  for (OpGroup& g : fold(graph, c.lowering)) {
+    const bool is_shared = depends_on(g, of_experts) && !sends_rows(g);
+    std::vector<OpGroup>& part = is_shared ? experts : depends_on(g, of_caches) ? attention : rows;
+    part.push_back(std::move(g));
   }
   const Rates rates = in_pass(rates_, decodes);
-  return {StepCost(rows, rates), StepCost(attention, rates)};
+  Pass pass{StepCost(rows, rates), StepCost(attention, rates), {}};
+  if (!experts.empty()) pass.experts.emplace(experts, rates);
+  return pass;
 }
 
 void ServerStep::add_prompt(const StepSequence& sequence) {
+  rows_ += prompts_ ? sequence.tokens : slots(sequence.tokens);
   if (prompts_) {
     all_.add(sequence);
     chunks_.add(sequence);
@@ -147,6 +176,7 @@ std::uint64_t ServerStep::slots(std::uint64_t prompt_len) const {
 }
 
 void ServerStep::add_decode(std::uint64_t kv_len) {
+  ++rows_;
   ++decodes_;
   sum_of_kv_len_ += static_cast<double>(kv_len);
   if (derived_.empty()) return;
@@ -177,40 +207,71 @@ const std::vector<double>& ServerStep::decode_means() {
   return values;
 }
 
-Seconds ServerStep::take() {
-  const auto of = [](const StepCost& step, auto values) {
-    double seconds = 0;
-    step.part_seconds(values, {&seconds, 1});
-    return seconds;
-  };
+void ServerStep::next_rank() {
+  ++ranks_.number;
   const std::uint64_t chunks = chunks_.num_sequences();
   const std::uint64_t prompts = chunks + whole_prompts_;
-  KVCAST_ASSERT(prompts + decodes_ > 0);
+  if (prompts + decodes_ == 0) return;
   double device_s = whole_prompts_s_;
   double host_s = 0;
   if (decodes_ > 0) {
     const std::span<const double> means = decode_means();
-    device_s += of(decode_.attention, means);
-    if (chunks == 0) device_s += of(decode_.rows, means);
+    device_s += seconds_of(decode_.attention, means);
+    if (chunks == 0) device_s += seconds_of(decode_.rows, means);
     host_s += chunks == 0 ? decode_.host_s() : decode_.attention.host_seconds();
   }
   if (chunks > 0) {
-    device_s += of(prompts_->attention, std::span<const std::uint64_t>(chunks_.values()));
+    device_s += seconds_of(prompts_->attention, std::span<const std::uint64_t>(chunks_.values()));
     all_.add_rows(decodes_);
-    device_s += of(prompts_->rows, std::span<const std::uint64_t>(all_.values()));
+    device_s += seconds_of(prompts_->rows, std::span<const std::uint64_t>(all_.values()));
     host_s += prompts_->host_s();
   }
-  const auto sequences = static_cast<double>(prompts + decodes_);
+  ranks_.rows += rows_;
+  ranks_.most_rows = std::max(ranks_.most_rows, rows_);
+  ranks_.has_chunks |= chunks > 0;
+  ranks_.device_s = std::max(ranks_.device_s, device_s);
+  ranks_.host_s = std::max(ranks_.host_s, host_s);
+  ranks_.sequences_s = std::max(
+      ranks_.sequences_s, static_cast<double>(prompts + decodes_) * rates_.host.sequence.value);
   all_.clear();
   chunks_.clear();
+  rows_ = 0;
   whole_prompts_ = 0;
   whole_prompts_s_ = 0;
   decodes_ = 0;
   sum_of_kv_len_ = 0;
   std::fill(sums_of_derived_.begin(), sums_of_derived_.end(), 0);
-  const HostTimes& host = rates_.host;
-  return Seconds{paced_seconds(device_s, host_s) + host.step.value +
-                 sequences * host.sequence.value};
+}
+
+double ServerStep::expert_seconds() {
+  const std::uint64_t rows = divided_up(ranks_.rows, ranks_.number);
+  if (!ranks_.has_chunks) {
+    const SymbolValues values = recording_.symbols.resolve({rows, 1, 1});
+    return seconds_of(*decode_.experts, std::span<const std::uint64_t>(values));
+  }
+  all_.add_rows(rows);
+  const double seconds =
+      seconds_of(*prompts_->experts, std::span<const std::uint64_t>(all_.values()));
+  all_.clear();
+  return seconds;
+}
+
+Seconds ServerStep::take() {
+  if (rows_ > 0) next_rank();
+  KVCAST_ASSERT(ranks_.rows > 0);
+  double device_s = ranks_.device_s;
+  double host_s = ranks_.host_s;
+  if (decode_.experts) {
+    device_s += expert_seconds();
+    host_s += (ranks_.has_chunks ? *prompts_ : decode_).experts->host_seconds();
+  }
+  const double sequences_s = ranks_.sequences_s;
+  ranks_ = {};
+  return Seconds{paced_seconds(device_s, host_s) + rates_.host.step.value + sequences_s};
+}
+
+double ServerStep::hop_bytes() const {
+  return hop_bytes_per_row_ * static_cast<double>(std::max(ranks_.most_rows, rows_));
 }
 
 double ServerStep::activation_bytes(std::uint64_t tokens) const {

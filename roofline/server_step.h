@@ -4,6 +4,9 @@
 /// the cache is one launch of the chunks and one of the decode steps, each at its own rate. A step
 /// of decode steps alone is the recorded decode step at the mean cache length, which is exact, for
 /// its counts grow in proportion to sequences and to their caches.
+///
+/// Replicas that share experts (dp with ep) step together: a step takes as long as the rank with
+/// most to do outside the experts, and as the experts with the mean of all ranks' rows.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +31,13 @@ using PrefillGroup = std::function<GroupPrefill(std::uint64_t prompt_len)>;
 
 class ServerStep {
  public:
-  /// Records and compiles. With a group, prompts come whole and take as long as it says; one of its
-  /// devices decodes. Throws Error as Estimator does, for models of which no step of several
-  /// sequences can be made, and for stages and replicas.
-  explicit ServerStep(const Configuration& configuration, PrefillGroup group = {});
+  /// Records and compiles a stage of a pipeline. With a group, prompts come whole and take as long
+  /// as it says; one of its devices decodes. Throws Error as Estimator does, and for models of
+  /// which no step of several sequences can be made.
+  explicit ServerStep(const Configuration& configuration, PrefillGroup group = {},
+                      std::uint64_t stage = 0);
+  ServerStep(const ServerStep&) = delete;
+  ServerStep& operator=(const ServerStep&) = delete;
 
   /// Prompts may come in chunks; else a method needs them whole.
   bool takes_chunks() const { return prompts_.has_value(); }
@@ -41,8 +47,12 @@ class ServerStep {
   void add_prompt(const StepSequence& sequence);
   /// A decode step; the cache has `kv_len` tokens with its own.
   void add_decode(std::uint64_t kv_len);
+  /// What is added from now on is another rank's.
+  void next_rank();
   /// Of what was added since the last call, at least one sequence.
   Seconds take();
+  /// Of what was added since take(): what goes to the next stage, of the rank with most.
+  double hop_bytes() const;
 
   /// Of one device.
   const Recording& recording() const { return recording_; }
@@ -58,14 +68,17 @@ class ServerStep {
   double state_bytes() const { return state_bytes_; }
 
  private:
-  /// A pass in two parts: what depends on the caches' lengths, and the rest.
+  /// A pass in three parts: what depends on the caches' lengths, what experts do with the rows of
+  /// all ranks, if there are several, and the rest.
   struct Pass {
     StepCost rows;
     StepCost attention;
+    std::optional<StepCost> experts;
     double host_s() const { return rows.host_seconds() + attention.host_seconds(); }
   };
   Pass compile(const Graph& graph, const std::vector<Symbol>& of_caches, bool decodes,
-               const Lowering& lowering) const;
+               const Configuration& configuration) const;
+  double expert_seconds();
   /// Symbol values of the decode steps: means over them.
   const std::vector<double>& decode_means();
   const std::vector<double>& derived_at(std::uint64_t kv_len);
@@ -82,19 +95,33 @@ class ServerStep {
   std::optional<Forecaster> whole_;
   Pass decode_;
   double weight_bytes_ = 0;
+  double hop_bytes_per_row_ = 0;
   double cache_bytes_per_token_ = 0;
   double state_bytes_ = 0;
 
+  // Of the rank that sequences are added to.
   StepSizes all_;
   StepSizes chunks_;
   std::uint64_t whole_prompts_ = 0;
   double whole_prompts_s_ = 0;
+  std::uint64_t rows_ = 0;
   std::map<std::uint64_t, double> whole_prompt_s_;  ///< by length
   std::uint64_t decodes_ = 0;
   double sum_of_kv_len_ = 0;  ///< over the decode steps
   /// Symbols that the decode step derives from kv_len, and their sums over the decode steps.
   std::vector<Symbol> derived_;
   std::vector<double> sums_of_derived_;
+  /// Of the ranks before it.
+  struct Ranks {
+    std::uint64_t number = 0;
+    std::uint64_t rows = 0;
+    std::uint64_t most_rows = 0;
+    bool has_chunks = false;
+    double device_s = 0;  ///< of the one with most, as all below
+    double host_s = 0;
+    double sequences_s = 0;
+  };
+  Ranks ranks_;
   // Once asked for: values of derived_ by kv_len, and of all symbols by the number of sequences.
   std::vector<std::vector<double>> derived_at_;
   std::vector<std::vector<double>> of_batch_;

@@ -118,7 +118,7 @@ Setup from_model(const ServingOptions& o, const Globals& globals) {
                  {"activation_dtype", name(c.lowering.operand_dtype())},
                  {"cache_dtype", name(c.lowering.cache)},
                  {"scheduler", name(s.policy)},
-                 {"devices", server.devices * replicas + c.parallelism.devices() * decoders},
+                 {"devices", server.devices * replicas},
                  {"kv_blocks", s.num_blocks},
                  {"block_size", s.block_size},
                  {"max_num_seqs", s.max_num_seqs},
@@ -138,10 +138,11 @@ Setup from_model(const ServingOptions& o, const Globals& globals) {
     simulate::ModelServer decoder =
         simulate::make_model_server(decodes, text, "--decode-scheduler");
     setup.serving.link = cache_link(o, decoder);
-    decoder.servers.count = decoders;
+    decoder.servers.count *= decoders;
+    setup.facts["devices"] = server.devices * replicas + decoder.devices * decoders;
     setup.serving.decoders = std::move(decoder.servers);
   }
-  server.servers.count = replicas;
+  server.servers.count *= replicas;
   setup.serving.servers = std::move(server.servers);
   return setup;
 }
@@ -342,6 +343,7 @@ void add_simulate_serving(Command command, const Globals& globals) {
         "draw queue and cache over time, and beside it the spread of latencies; with "
         "--find-max-rate latencies over the rate");
   c.exclude("--scenario", server_flags, "the scenario file describes the server");
+  c.exclude("--step-times", {"--pp", "--ep", "--dp"}, "the steps that ran had one stage");
   c.need({"--router"}, {"--replicas"});
   c.need({"--decode-scheduler", "--kv-link-gb-per-s", "--kv-link-latency-s"}, {"--decode-servers"});
   c.need({"--first-rate"}, {"--find-max-rate"});

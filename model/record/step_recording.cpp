@@ -20,7 +20,7 @@ bool works_by_rows(const Op& op) {
   return is_any<Embedding, Linear, Elementwise, GatedActivation, RmsNorm, LayerNorm, Rope,
                 CacheAppend, LastToken, ScaleByPosition, Route, ExpertLinear, CombineExperts,
                 RepeatHeads, CausalConv, MixStreams, RowMean, SliceFeatures, Collective, JoinHeads,
-                ReturnTokens>(op);
+                Send, Receive>(op);
 }
 
 std::uint64_t triangle(std::uint64_t n) {
@@ -73,7 +73,12 @@ class StepGraph {
         sums_{sum("step_tokens", length_), sum("step_cached", cached_), {}, {}, {}},
         experts_(count_experts(
             symbols_, recording.model.decoder, "step_experts",
-            [&](std::size_t) { return Count(sums_.tokens); }, sharding)) {}
+            [&](std::size_t layer) {
+              const bool is_here = sharding == nullptr || (layer >= sharding->first_layer() &&
+                                                           layer < sharding->end_layer());
+              return is_here ? Count(sums_.tokens) : Count();
+            },
+            sharding)) {}
 
   Graph of(const Graph& prefill) {
     Graph step;
@@ -199,9 +204,15 @@ class StepGraph {
     } else if (auto* const experts = std::get_if<ExpertLinear>(&op)) {
       experts->distinct = experts_->distinct;
     } else if (auto* const dispatch = std::get_if<DispatchTokens>(&op)) {
-      KVCAST_ASSERT(dispatch->group.size == 1);  // replicas would send tokens too
       dispatch->pairs = *experts_->pairs;
       dispatch->distinct = experts_->distinct;
+      if (dispatch->group.size == 1) return;
+      dispatch->sent = *experts_->sent;
+      dispatch->received = *experts_->received;
+    } else if (auto* const back = std::get_if<ReturnTokens>(&op)) {
+      if (back->group.size == 1) return;
+      back->sent = *experts_->received;
+      back->received = *experts_->sent;
     } else if (!works_by_rows(op)) {
       throw Error("a step of several sequences", "the operator " + std::string(name(op)),
                   "tiled attention over a cache of all keys and values");

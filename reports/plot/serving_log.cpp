@@ -85,6 +85,7 @@ void ServingLog::step(const simulate::ServedStep& step) {
   s.time_s = step.start_s;
   s.seconds = step.seconds;
   s.server = static_cast<std::uint32_t>(step.server);
+  s.row = static_cast<std::uint32_t>(step.row);
   s.waiting = static_cast<std::uint32_t>(step.scheduler->num_waiting());
   s.running = static_cast<std::uint32_t>(step.scheduler->num_running());
   for (const simulate::ScheduledPart& part : step.parts) {
@@ -102,13 +103,18 @@ void ServingLog::finished(const simulate::Sequence& s) {
 }
 
 void ServingLog::write_trace(const std::filesystem::path& path) const {
-  constexpr std::uint32_t steps_thread = 1;
   TraceWriter trace(path);
   std::uint32_t servers = 0;
-  for (const ServingSample& s : samples_) servers = std::max(servers, s.server + 1);
+  std::uint32_t rows = 0;
+  for (const ServingSample& s : samples_) {
+    servers = std::max(servers, s.server + 1);
+    rows = std::max(rows, s.row + 1);
+  }
   for (std::uint32_t server = 0; server < servers; ++server) {
     name_process(trace, server, fmt::format("server {}", server));
-    name_thread(trace, server, steps_thread, "steps");
+    for (std::uint32_t row = 0; row < rows; ++row) {
+      name_thread(trace, server, row + 1, fmt::format("steps {}", row).c_str());
+    }
   }
   const std::uint32_t requests = servers;
   name_process(trace, requests, "requests");
@@ -117,7 +123,7 @@ void ServingLog::write_trace(const std::filesystem::path& path) const {
     const char* name = s.prompts == 0 ? "decode" : s.decodes == 0 ? "prompt" : "prompt and decode";
     trace.event(R"({{"ph":"X","name":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{)"
                 R"("prompts":{},"prompt_tokens":{},"decode_steps":{},"waiting":{}}}}})",
-                name, s.server, steps_thread, ticks(s.time_s), ticks(s.seconds), s.prompts,
+                name, s.server, s.row + 1, ticks(s.time_s), ticks(s.seconds), s.prompts,
                 s.prompt_tokens, s.decodes, s.waiting);
     trace.event(R"({{"ph":"C","name":"requests","pid":{},"ts":{:.3f},"args":{{"running":{},)"
                 R"("waiting":{}}}}})",

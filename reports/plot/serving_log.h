@@ -38,6 +38,7 @@ struct ServingSample {
   double time_s = 0;
   double seconds = 0;
   std::uint32_t server = 0;
+  std::uint32_t row = 0;
   std::uint32_t waiting = 0;
   std::uint32_t running = 0;
   std::uint32_t prompts = 0;  ///< in the step
@@ -52,8 +53,8 @@ class ServingLog {
   void step(const simulate::ServedStep& step);
   void finished(const simulate::Sequence& s);
 
-  /// Each server is a process with its steps; each request a slice from arrival to first token and
-  /// one to its end.
+  /// Each server is a process with a row for each step under way; each request a slice from arrival
+  /// to first token and one to its end.
   void write_trace(const std::filesystem::path& path) const;
   /// Waiting and running requests, and the share of the blocks that are held, over time.
   Plot occupancy_plot(const std::string& title) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <utility>
 
 #include <fmt/format.h>
@@ -39,33 +40,41 @@ bool is_large(const roofline::Hardware& h) {
 
 class ModelClock : public StepClock {
  public:
-  ModelClock(const Configuration& c, roofline::PrefillGroup group) : step_(c, std::move(group)) {}
-  const roofline::ServerStep& step() const { return step_; }
+  ModelClock(const Configuration& c, const roofline::PrefillGroup& group) {
+    for (std::uint64_t stage = 0; stage < c.parallelism.pp; ++stage) {
+      steps_.emplace_back(c, group, stage);
+      if (stage + 1 < c.parallelism.pp) hops_.push_back(roofline::hop_to_next_stage(c, stage));
+    }
+  }
+  /// By stage.
+  const std::deque<roofline::ServerStep>& steps() const { return steps_; }
 
   double seconds(std::span<const ScheduledPart> parts) override {
-    for (const ScheduledPart& part : parts) {
-      const Sequence& s = *part.sequence;
-      if (part.decodes) {
-        step_.add_decode(s.known - s.dropped);
-      } else {
-        step_.add_prompt({part.tokens, s.computed});
+    add(steps_[0], parts);
+    return steps_[0].take().value;
+  }
+  void stages(std::span<const std::span<const ScheduledPart>> ranks,
+              std::vector<StageSeconds>& stages) override {
+    stages.resize(steps_.size());
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      for (const auto& parts : ranks) {
+        add(steps_[i], parts);
+        if (ranks.size() > 1) steps_[i].next_rank();
       }
+      stages[i].hop = i < hops_.size() ? hops_[i].at(steps_[i].hop_bytes()) : 0;
+      stages[i].work = steps_[i].take().value;
     }
-    return step_.take().value;
   }
-  double seconds_before(const ServingRequest& /*r*/) override {
-    const roofline::HostTimes& host = step_.rates().host;
-    return host.request.value;
-  }
+  double seconds_before(const ServingRequest& /*r*/) override { return host().request.value; }
   double tokenising_seconds(const ServingRequest& r) override {
-    return static_cast<double>(r.prompt_tokens) * step_.rates().host.token.value;
+    return static_cast<double>(r.prompt_tokens) * host().token.value;
   }
   std::uint64_t dropped_tokens(const ServingRequest& r) override {
-    return r.prompt_tokens - step_.slots(r.prompt_tokens);
+    return r.prompt_tokens - steps_[0].slots(r.prompt_tokens);
   }
   std::optional<std::string> refuses(const ServingRequest& r) override {
     try {
-      step_.check_prompt(r.prompt_tokens);
+      steps_[0].check_prompt(r.prompt_tokens);
     } catch (const Error& e) {
       return e.what();
     }
@@ -73,7 +82,20 @@ class ModelClock : public StepClock {
   }
 
  private:
-  roofline::ServerStep step_;
+  static void add(roofline::ServerStep& step, std::span<const ScheduledPart> parts) {
+    for (const ScheduledPart& part : parts) {
+      const Sequence& s = *part.sequence;
+      if (part.decodes) {
+        step.add_decode(s.known - s.dropped);
+      } else {
+        step.add_prompt({part.tokens, part.cached});
+      }
+    }
+  }
+  const roofline::HostTimes& host() const { return steps_[0].rates().host; }
+
+  std::deque<roofline::ServerStep> steps_;
+  std::vector<roofline::CollectiveCurve> hops_;  ///< from each stage to the next
 };
 
 /// Rows of cache that so many tokens fill; empty: as many.
@@ -195,14 +217,87 @@ SchedulerSettings default_settings(Policy policy, const Configuration& c,
   return s;
 }
 
+namespace {
+
+struct CacheSize {
+  ServerMemory memory;  ///< of the stage with least room
+  std::uint64_t blocks = all_blocks;
+};
+
+/// Of servers whose steps have so many tokens at most.
+CacheSize cache_beside(const Configuration& c, const SchedulerSettings& s, const ModelClock& clock,
+                       const std::optional<double>& memory_share, std::uint64_t tokens) {
+  double share = 1;
+  take(c.engine, "memory_share", share);
+  share = memory_share.value_or(share);
+  const bool of_rest = value_of(c.engine, "memory_share_of").value_or("") == "free memory";
+  std::optional<CacheSize> least;
+  for (const roofline::ServerStep& step : clock.steps()) {
+    CacheSize size;
+    ServerMemory& m = size.memory;
+    m.capacity_bytes = step.rates().memory_capacity_bytes;
+    m.weight_bytes = step.weight_bytes();
+    m.activation_bytes = step.activation_bytes(tokens);
+    m.state_bytes = static_cast<double>(s.max_num_seqs) * step.state_bytes();
+    m.block_bytes = static_cast<double>(s.block_size) *
+                    (step.cache_bytes_per_token() + helper_cache_bytes_per_token(step.recording()));
+    m.reserved_bytes = (1 - share) * (of_rest ? m.capacity_bytes - m.used() : m.capacity_bytes);
+    const double blocks = (m.capacity_bytes - m.reserved_bytes - m.used()) / m.block_bytes;
+    size.blocks =
+        blocks < 1 ? 0
+                   : static_cast<std::uint64_t>(std::min(blocks, static_cast<double>(all_blocks)));
+    if (!least || size.blocks < least->blocks) least = size;
+  }
+  return *least;
+}
+
+/// Orca and static batches reserve the longest sequence, and may read as many whole prompts of that
+/// length in one step as they have room for.
+CacheSize cache_of_reserved(const Configuration& c, const SchedulerSettings& s,
+                            const ModelClock& clock, const std::optional<double>& memory_share) {
+  const std::uint64_t longest = s.max_model_len;
+  const std::uint64_t rows = s.cache_rows ? s.cache_rows(longest) : longest;
+  const std::uint64_t blocks_of_one = rows / s.block_size + (rows % s.block_size > 0 ? 1 : 0);
+  const auto beside = [&](std::uint64_t sequences) {
+    return cache_beside(c, s, clock, memory_share, sequences * longest);
+  };
+  if (s.num_blocks > 0) {
+    return beside(std::clamp<std::uint64_t>(s.num_blocks / blocks_of_one, 1, s.max_num_seqs));
+  }
+  std::uint64_t fit = 0;
+  for (std::uint64_t most = s.max_num_seqs; fit < most;) {
+    const std::uint64_t middle = fit + (most - fit + 1) / 2;
+    if (beside(middle).blocks / blocks_of_one >= middle) {
+      fit = middle;
+    } else {
+      most = middle - 1;
+    }
+  }
+  CacheSize size = beside(std::max<std::uint64_t>(fit, 1));
+  size.blocks = fit * blocks_of_one;
+  return size;
+}
+
+}  // namespace
+
 ModelServer make_model_server(const Configuration& c, std::string_view scheduler,
                               const std::string& place, const std::optional<double>& memory_share,
                               roofline::PrefillGroup group) {
+  const Parallelism& p = c.parallelism;
+  if (p.dp > 1 && p.ep == 1) {  // replicas that share nothing
+    Configuration one = c;
+    one.parallelism.dp = 1;
+    ModelServer server = make_model_server(one, scheduler, place, memory_share, std::move(group));
+    server.servers.count *= p.dp;
+    server.devices *= p.dp;
+    return server;
+  }
   SchedulerSettings asked;
   asked.policy = default_policy(c.engine);
   if (!scheduler.empty()) set_scheduler(scheduler, place, asked);
   SchedulerSettings s = default_settings(asked.policy, c, asked.max_model_len);
   s.num_blocks = 0;
+  s.pipeline_stages = p.pp;
   if (!scheduler.empty()) set_scheduler(scheduler, place, s);
 
   // The host prepares a row of steps once.
@@ -211,45 +306,36 @@ ModelServer make_model_server(const Configuration& c, std::string_view scheduler
   const auto in_row = static_cast<double>(s.num_scheduler_steps);
   of_steps.engine.host.step.value /= in_row;
   of_steps.engine.host.sequence.value /= in_row;
-  const auto clock = std::make_shared<ModelClock>(of_steps, std::move(group));
-  const roofline::ServerStep& step = clock->step();
-  if (!step.takes_chunks()) keep_prompts_whole(c.methods, s);
-  s.cache_rows = cache_rows(step);
-  ServerMemory m;
-  m.capacity_bytes = step.rates().memory_capacity_bytes;
-  m.weight_bytes = step.weight_bytes();
+  const auto clock = std::make_shared<ModelClock>(of_steps, group);
+  const roofline::ServerStep& first = clock->steps()[0];
+  if (!first.takes_chunks()) keep_prompts_whole(c.methods, s);
+  s.cache_rows = cache_rows(first);
   std::uint64_t most_tokens = s.max_num_batched_tokens;
-  if (s.max_model_len > 0) most_tokens = std::min(most_tokens, s.max_model_len);
-  m.activation_bytes = step.activation_bytes(most_tokens);
-  m.state_bytes = static_cast<double>(s.max_num_seqs) * step.state_bytes();
-  m.block_bytes = static_cast<double>(s.block_size) *
-                  (step.cache_bytes_per_token() + helper_cache_bytes_per_token(step.recording()));
-  double share = 1;
-  take(c.engine, "memory_share", share);
-  share = memory_share.value_or(share);
-  const double used = m.weight_bytes + m.activation_bytes + m.state_bytes;
-  const bool of_rest = value_of(c.engine, "memory_share_of").value_or("") == "free memory";
-  m.reserved_bytes = (1 - share) * (of_rest ? m.capacity_bytes - used : m.capacity_bytes);
+  if (!first.takes_chunks() && s.max_model_len > 0) {
+    most_tokens = std::min(most_tokens, s.max_model_len);
+  }
+  const bool reserves = s.policy == Policy::Orca || s.policy == Policy::Static;
+  const CacheSize cache = reserves && first.takes_chunks() && s.max_model_len > 0
+                              ? cache_of_reserved(c, s, *clock, memory_share)
+                              : cache_beside(c, s, *clock, memory_share, most_tokens);
+  const ServerMemory& m = cache.memory;
+  if (s.num_blocks == 0) s.num_blocks = cache.blocks;
   if (s.num_blocks == 0) {
-    const double room = m.capacity_bytes - m.reserved_bytes - used;
-    if (room < m.block_bytes) {
-      const auto words = [](double bytes) { return format_quantity(bytes, Dimension::Bytes); };
-      throw Error(fmt::format("{} on {}", c.architecture.name, c.hardware.name),
-                  fmt::format("weights of {} and activations of {} beside {} of memory, {} of it "
-                              "left free",
-                              words(m.weight_bytes), words(used - m.weight_bytes),
-                              words(m.capacity_bytes), words(m.reserved_bytes)),
-                  "room for a cache: more devices (--tp), narrower weights or smaller steps");
-    }
-    s.num_blocks =
-        static_cast<std::uint64_t>(std::min(room / m.block_bytes, static_cast<double>(all_blocks)));
+    const auto words = [](double bytes) { return format_quantity(bytes, Dimension::Bytes); };
+    throw Error(
+        fmt::format("{} on {}", c.architecture.name, c.hardware.name),
+        fmt::format("weights of {} and activations of {} beside {} of memory, {} of it left free",
+                    words(m.weight_bytes), words(m.used() - m.weight_bytes),
+                    words(m.capacity_bytes), words(m.reserved_bytes)),
+        "room for a cache: more devices (--tp), narrower weights or smaller steps");
   }
   try {
     s.check();
   } catch (const Error& e) {
     throw Error(place + ": " + e.what());
   }
-  return {{std::move(s), clock, 1}, m, c.parallelism.devices()};
+  Servers servers{std::move(s), clock, 1, p.dp};
+  return {std::move(servers), m, p.devices()};
 }
 
 }  // namespace kvcast::simulate

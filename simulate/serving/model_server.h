@@ -12,7 +12,7 @@
 
 namespace kvcast::simulate {
 
-/// How a server's memory is spent, on the device with least room.
+/// How a server's memory is spent, on the device with least room for a cache.
 struct ServerMemory {
   double capacity_bytes = 0;
   double weight_bytes = 0;
@@ -20,12 +20,14 @@ struct ServerMemory {
   double state_bytes = 0;       ///< of layers with a state, for all sequences
   double block_bytes = 0;
   double reserved_bytes = 0;  ///< left free
+
+  double used() const { return weight_bytes + activation_bytes + state_bytes; }
 };
 
 struct ModelServer {
   Servers servers;
   ServerMemory memory;
-  std::uint64_t devices = 1;
+  std::uint64_t devices = 1;  ///< of all `servers`
 };
 
 /// A policy's values as its engine has them by default. `max_model_len`: 0: as the model has it.

@@ -28,15 +28,14 @@ class Sarathi : public Scheduler {
     });
     std::uint64_t budget = settings_.max_num_batched_tokens;
     for (std::size_t i = 0; i < running_.size(); ++i) {
-      if (!decodes(*running_[i])) continue;
-      while (i < running_.size() && pool_.num_free() < 1) preempt(running_.size() - 1);
-      if (i == running_.size()) break;
+      if (running_[i]->under_way > 0 || !decodes(*running_[i])) continue;
+      if (!make_room(i, [this] { return pool_.num_free() > 0; })) break;
       allocate(*running_[i], running_[i]->known);
       run(*running_[i], 1);
       budget -= std::min<std::uint64_t>(budget, 1);
     }
     for (const Owned& s : running_) {
-      if (decodes(*s)) continue;
+      if (s->under_way > 0 || decodes(*s)) continue;
       const std::uint64_t tokens = std::min(s->left(), budget);
       if (tokens > 0) run(*s, tokens);
       budget -= tokens;

@@ -68,6 +68,7 @@ void SchedulerSettings::check() const {
   above_zero("block_size", block_size);
   above_zero("chunked_prefill_size", chunked_prefill_size);
   above_zero("num_scheduler_steps", num_scheduler_steps);
+  above_zero("pipeline_stages", pipeline_stages);
   if (num_blocks > all_blocks) {
     throw Error("num_blocks", std::to_string(num_blocks), fmt::format("at most {}", all_blocks));
   }
@@ -156,39 +157,49 @@ const std::vector<ScheduledPart>& Scheduler::schedule() {
     ++counts_.rejected;
     rejected_.push_back(take_waiting());
   }
-  KVCAST_ASSERT(!parts_.empty() || running_.empty());
+  KVCAST_ASSERT(!parts_.empty() || running_.empty() || !under_way_.empty());
   let_in();
   for (ScheduledPart& part : parts_) {
-    part.decodes = part.tokens == 1 && part.sequence->decodes();
+    Sequence& s = *part.sequence;
+    part.decodes = part.tokens == 1 && s.decodes();
+    part.cached = s.computed;
+    s.computed += part.tokens;
+    KVCAST_ASSERT(s.computed <= s.known);
+    part.makes_token = s.left() == 0;
+    ++s.under_way;
     (part.decodes ? counts_.decode_tokens : counts_.prefill_tokens) += part.tokens;
   }
   counts_.peak_running = std::max<std::uint64_t>(counts_.peak_running, running_.size());
-  return parts_;
+  if (parts_.empty()) return parts_;
+  under_way_.push_back(std::exchange(parts_, std::move(spare_)));
+  return under_way_.back();
 }
 
 std::vector<Scheduler::Owned> Scheduler::end_step(const std::function<void(Sequence&)>& told) {
+  std::vector<ScheduledPart> parts = std::move(under_way_.front());
+  under_way_.pop_front();
   std::vector<Owned> leave;
   bool some_leave = false;
-  for (const ScheduledPart& part : parts_) {
+  for (const ScheduledPart& part : parts) {
     Sequence& s = *part.sequence;
-    s.computed += part.tokens;
-    KVCAST_ASSERT(s.computed <= s.known);
-    after_computing(s);
-    if (s.left() > 0) continue;
+    --s.under_way;
+    after_computing(s, part.cached + part.tokens);
+    if (!part.makes_token) continue;
     ++s.known;
     ++s.generated;
     told(s);
     some_leave |= s.generated == s.leaves_after;
   }
-  if (!some_leave) return leave;
-  for (const ScheduledPart& part : parts_) {  // in the order of the step
-    if (part.sequence->generated == part.sequence->leaves_after) give_back(*part.sequence);
+  if (some_leave) {
+    for (const ScheduledPart& part : parts) {  // in the order of the step
+      if (part.sequence->generated == part.sequence->leaves_after) give_back(*part.sequence);
+    }
+    for (Owned& s : running_) {
+      if (s->generated == s->leaves_after) leave.push_back(std::move(s));
+    }
+    std::erase(running_, nullptr);
   }
-  parts_.clear();
-  for (Owned& s : running_) {
-    if (s->generated == s->leaves_after) leave.push_back(std::move(s));
-  }
-  std::erase(running_, nullptr);
+  spare_ = std::move(parts);
   return leave;
 }
 
@@ -269,6 +280,7 @@ Sequence& Scheduler::start(Owned s) {
 
 void Scheduler::preempt(std::size_t index, bool behind) {
   Owned s = std::move(running_[index]);
+  KVCAST_ASSERT(s->under_way == 0);
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
   give_back(*s);
   s->computed = 0;

@@ -56,6 +56,9 @@ struct SchedulerSettings {
   std::uint64_t num_scheduler_steps = 1;
   /// A step is planned while the one before it runs, so what arrives then waits for another.
   bool schedules_ahead = false;
+  /// Stages of a pipeline: so many steps are under way at once. A sequence is in one of them, but
+  /// the chunks of a prompt may follow each other (vllm-v1, SGLang).
+  std::uint64_t pipeline_stages = 1;
   /// TensorRT-LLM: beside decode steps, prompts wait for others for so many steps, but no longer
   /// than until the step has this share of max_num_batched_tokens. 0 in either: they do not wait.
   std::uint64_t batch_wait_timeout_iters = 0;
@@ -76,9 +79,10 @@ struct SchedulerSettings {
 /// A request on its way.
 struct Sequence {
   ServingRequest request;
-  std::uint64_t known = 0;     ///< tokens of the prompt and those made so far
-  std::uint64_t computed = 0;  ///< of them, those that are in the cache
-  std::uint64_t admitted = 0;  ///< known when it was last taken from the waiting
+  std::uint64_t known = 0;      ///< tokens of the prompt and those made so far
+  std::uint64_t computed = 0;   ///< of them, those that are in the cache or in steps under way
+  std::uint64_t under_way = 0;  ///< steps with it
+  std::uint64_t admitted = 0;   ///< known when it was last taken from the waiting
   std::uint64_t generated = 0;
   std::vector<BlockPool::Block> blocks = {};
   std::vector<std::uint64_t> pieces = {};  ///< of the prompt, for its full blocks; with caching
@@ -104,7 +108,9 @@ struct Sequence {
 struct ScheduledPart {
   Sequence* sequence = nullptr;
   std::uint64_t tokens = 0;
+  std::uint64_t cached = 0;  ///< tokens before these
   bool decodes = false;  ///< one token after others that it has made; else a (recomputed) prompt
+  bool makes_token = false;  ///< the last of the tokens that are known
 };
 
 struct SchedulerCounts {
@@ -125,10 +131,10 @@ class Scheduler {
   /// The sequence waits, from its request alone or as another server has left it. Returns the
   /// reason if it can never run; it is then left where it is and counts as rejected.
   std::optional<std::string> add(std::unique_ptr<Sequence>& sequence);
-  /// The next step's parts, valid until end_step(). Empty: nothing waits or runs.
+  /// The next step's parts, valid until it ends. Empty: nothing waits, and what runs is under way.
   const std::vector<ScheduledPart>& schedule();
-  /// The step is over: sequences that have computed all they know have one token more. `told` hears
-  /// of each of them. Returns those that leave.
+  /// The oldest step is over: sequences that have computed all they know have one token more.
+  /// `told` hears of each of them. Returns those that leave.
   std::vector<std::unique_ptr<Sequence>> end_step(const std::function<void(Sequence&)>& told);
 
   const SchedulerSettings& settings() const { return settings_; }
@@ -138,6 +144,7 @@ class Scheduler {
   virtual std::uint64_t peak_blocks() const { return pool_.peak(); }
   std::size_t num_waiting() const { return waiting_.size() + arrived_.size(); }
   std::size_t num_running() const { return running_.size(); }
+  std::size_t num_requests() const { return num_waiting() + num_running(); }
   /// Tokens that waiting and running sequences have still to compute before their next one.
   std::uint64_t pending_tokens() const;
   /// Requests that add() had taken and that the server, empty, cannot run; once.
@@ -155,8 +162,8 @@ class Scheduler {
   virtual std::optional<BlockPool::Block> find_piece(std::uint64_t piece) const {
     return pool_.find(piece);
   }
-  /// A running sequence has computed more of what it knows.
-  virtual void after_computing(Sequence& /*s*/) {}
+  /// A running sequence has its first `computed` tokens in the cache.
+  virtual void after_computing(Sequence& /*s*/, std::uint64_t /*computed*/) {}
   /// Of a sequence that leaves: its blocks.
   virtual void give_back(Sequence& s);
   /// The most blocks that the sequence will ever need at once.
@@ -172,7 +179,7 @@ class Scheduler {
     if (settings_.cache_rows) rows = settings_.cache_rows(rows);
     return (rows + settings_.block_size - 1) / settings_.block_size;
   }
-  void run(Sequence& s, std::uint64_t tokens) { parts_.push_back({&s, tokens, false}); }
+  void run(Sequence& s, std::uint64_t tokens) { parts_.push_back({&s, tokens}); }
   /// Blocks that hold the beginning of a waiting prompt, of which at least one token is computed.
   std::vector<BlockPool::Block> hits(const Sequence& s) const { return hits(s.pieces, s.known); }
   std::vector<BlockPool::Block> hits(const std::vector<std::uint64_t>& pieces,
@@ -191,6 +198,18 @@ class Scheduler {
   Sequence& start(Owned s);
   /// The running sequence gives up its cache and waits before all others, or behind them.
   void preempt(std::size_t running, bool behind = false);
+  /// Preempts the last running sequence that no step under way has, until `fits`. False: none of
+  /// those from `index` on is left, and that one does not run now.
+  template <typename Fits>
+  bool make_room(std::size_t index, const Fits& fits) {
+    while (!fits()) {
+      std::size_t last = running_.size() - 1;
+      while (last > index && running_[last]->under_way > 0) --last;
+      if (running_[last]->under_way == 0) preempt(last);
+      if (last == index) return false;
+    }
+    return true;
+  }
   /// What has arrived may be planned from now on.
   void let_in();
 
@@ -199,7 +218,9 @@ class Scheduler {
   std::vector<Owned> arrived_;  ///< since the next step was planned; with schedules_ahead
   std::deque<Owned> waiting_;
   std::vector<Owned> running_;
-  std::vector<ScheduledPart> parts_;
+  std::vector<ScheduledPart> parts_;                  ///< of the step that is planned
+  std::deque<std::vector<ScheduledPart>> under_way_;  ///< the oldest first
+  std::vector<ScheduledPart> spare_;                  ///< memory of a step that is over
   SchedulerCounts counts_;
   std::vector<Owned> rejected_;
 };

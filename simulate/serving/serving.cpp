@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <limits>
-#include <queue>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "model/base/error.h"
 #include "model/base/interrupt.h"
+#include "model/base/units.h"
 #include "model/base/words.h"
 
 namespace kvcast::simulate {
@@ -51,12 +51,37 @@ class ComingQueue {
   std::uint64_t number_ = 0;
 };
 
+/// A step on its way through a server's stages.
+struct UnderWay {
+  double end_s = 0;
+  std::size_t group = 0;          ///< of schedulers
+  std::vector<Scheduler*> ranks;  ///< those with parts
+};
+
 struct Server {
-  std::unique_ptr<Scheduler> scheduler;
+  /// Groups of ranks that step together: one; or as many as stages, which take turns.
+  std::vector<std::unique_ptr<Scheduler>> schedulers;
+  std::size_t ranks = 1;
   StepClock* clock = nullptr;
   bool decodes_only = false;
-  double busy_until = never;  ///< never: idle
-  double link_free_at = 0;    ///< of its caches' way to the decoders
+  std::uint64_t stages = 1;
+  std::vector<UnderWay> under_way;    ///< in the order in which they end
+  std::vector<double> stage_free_at;  ///< by stage
+  std::uint64_t steps = 0;
+  double link_free_at = 0;  ///< of its caches' way to the decoders
+
+  std::size_t num_groups() const { return schedulers.size() / ranks; }
+  double next_end() const { return under_way.empty() ? never : under_way.front().end_s; }
+  std::size_t num_requests() const {
+    std::size_t n = 0;
+    for (const auto& s : schedulers) n += s->num_waiting() + s->num_running();
+    return n;
+  }
+  std::size_t num_hits(const ServingRequest& request) const {
+    std::size_t n = 0;
+    for (const auto& s : schedulers) n = std::max(n, s->num_hits(request));
+    return n;
+  }
 };
 
 class Serving {
@@ -81,21 +106,24 @@ class Serving {
       double now = coming_.time();
       bool is_idle = true;
       for (const Server& s : servers_) {
-        now = std::min(now, s.busy_until);
-        is_idle &= s.busy_until == never;
+        now = std::min(now, s.next_end());
+        is_idle &= s.under_way.empty();
       }
       if (now == never) break;
       if (is_idle) servers_[0].clock->idle(now - now_);
       now_ = now;
       for (std::size_t i = 0; i < servers_.size(); ++i) {
-        if (servers_[i].busy_until <= now) end_step(i, now);
+        while (servers_[i].next_end() <= now) end_step(servers_[i], now);
       }
       while (coming_.time() <= now) hand_over(coming_.pop(), now);
       for (std::size_t i = 0; i < servers_.size(); ++i) {
-        if (servers_[i].busy_until == never) begin_step(i, now);
+        while (begin_step(i, now)) continue;
       }
     }
-    for (const Server& s : servers_) meter_.add(*s.scheduler);
+    for (const Server& server : servers_) {
+      meter_.server();
+      for (const auto& scheduler : server.schedulers) meter_.add(*scheduler);
+    }
     return meter_.take();
   }
 
@@ -103,12 +131,30 @@ class Serving {
   void add_servers(const Servers& servers, bool decode) {
     if (servers.count == 0) throw Error("a number of servers", "0", "at least 1");
     const std::uint64_t blocks = servers.settings.num_blocks;
-    if (servers.count > all_blocks / std::max<std::uint64_t>(blocks, 1)) {
-      throw Error("servers", fmt::format("{} with {} blocks each", servers.count, blocks),
+    const std::uint64_t caches = checked_multiply(servers.count, servers.ranks);
+    if (caches > all_blocks / std::max<std::uint64_t>(blocks, 1)) {
+      throw Error("servers", fmt::format("{} with {} blocks each", caches, blocks),
                   fmt::format("at most {} blocks in all", all_blocks));
     }
+    SchedulerSettings settings = servers.settings;
+    const std::uint64_t stages = settings.pipeline_stages;
+    std::uint64_t groups = 1;
+    if (settings.policy == Policy::VllmV0 || settings.policy == Policy::Static) {
+      groups = stages;
+      settings.num_blocks = std::max<std::uint64_t>(1, settings.num_blocks / groups);
+      settings.pipeline_stages = 1;
+    }
     for (std::uint64_t i = 0; i < servers.count; ++i) {
-      servers_.push_back({make_scheduler(servers.settings), servers.clock.get(), decode});
+      Server server;
+      for (std::uint64_t k = 0; k < groups * servers.ranks; ++k) {
+        server.schedulers.push_back(make_scheduler(settings));
+      }
+      server.ranks = servers.ranks;
+      server.clock = servers.clock.get();
+      server.decodes_only = decode;
+      server.stages = stages;
+      server.stage_free_at.resize(stages);
+      servers_.push_back(std::move(server));
     }
   }
 
@@ -164,15 +210,22 @@ class Serving {
       std::size_t& turn = first == 0 ? turn_ : decoder_turn_;
       return servers_[first + turn++ % (end - first)];
     }
-    const auto rank = [&](const Server& s) {
-      const std::size_t hits =
-          setup_.router == Router::PrefixAware ? s.scheduler->num_hits(request) : 0;
-      return std::pair(hits, ~(s.scheduler->num_waiting() + s.scheduler->num_running()));
+    return *least_loaded(servers_.begin() + static_cast<std::ptrdiff_t>(first),
+                         servers_.begin() + static_cast<std::ptrdiff_t>(end), request,
+                         [](const Server& s) -> const Server& { return s; });
+  }
+
+  /// Of several, the first with the most of the prompt in its cache, where the router looks at it,
+  /// then with the fewest requests.
+  template <typename It, typename Get>
+  It least_loaded(It begin, It end, const ServingRequest& request, const Get& get) const {
+    const auto rank = [&](const auto& of) {
+      const auto& s = get(of);
+      const std::size_t hits = setup_.router == Router::PrefixAware ? s.num_hits(request) : 0;
+      return std::pair(hits, ~s.num_requests());
     };
-    const auto begin = servers_.begin();
-    return *std::max_element(begin + static_cast<std::ptrdiff_t>(first),
-                             begin + static_cast<std::ptrdiff_t>(end),
-                             [&](const Server& a, const Server& b) { return rank(a) < rank(b); });
+    return std::max_element(begin, end,
+                            [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
   }
 
   void hand_over(Coming c, double now) {
@@ -180,7 +233,12 @@ class Serving {
     Server& server = c.to_decoder ? choose(num_first_, servers_.size(), s.request)
                                   : choose(0, num_first_, s.request);
     s.leaves_after = setup_.decoders && !c.to_decoder ? 1 : s.request.output_tokens;
-    const std::optional<std::string> reason = server.scheduler->add(c.sequence);
+    const auto& scheduler =
+        server.schedulers.size() == 1
+            ? server.schedulers.front()
+            : *least_loaded(server.schedulers.begin(), server.schedulers.end(), s.request,
+                            [](const auto& of) -> const Scheduler& { return *of; });
+    const std::optional<std::string> reason = scheduler->add(c.sequence);
     if (reason) reject(c.sequence->request, *reason, now);
   }
 
@@ -190,27 +248,70 @@ class Serving {
     client_is_free(now);
   }
 
-  void begin_step(std::size_t index, double now) {
+  /// False: there is no place for another step, or nothing to do.
+  bool begin_step(std::size_t index, double now) {
     Server& server = servers_[index];
-    const std::vector<ScheduledPart>& parts = server.scheduler->schedule();
-    for (const auto& s : server.scheduler->take_rejected()) {
-      reject(s->request, "more than the server's cache and limits take at once", now);
+    if (server.under_way.size() == server.stages) return false;
+    const std::size_t groups = server.num_groups();
+    for (std::size_t turn = 0; turn < groups; ++turn) {
+      const std::size_t group = (server.steps + turn) % groups;
+      const bool takes_turns = groups > 1;
+      const auto has_step = [&](const UnderWay& u) { return u.group == group; };
+      if (takes_turns && std::any_of(server.under_way.begin(), server.under_way.end(), has_step)) {
+        continue;
+      }
+      if (begin_step_of(group, index, now)) return true;
     }
-    if (parts.empty()) return;
-    for (const ScheduledPart& part : parts) {
-      if (!part.sequence->scheduled_s) part.sequence->scheduled_s = now;
-    }
-    const double seconds = server.clock->seconds(parts);
-    KVCAST_ASSERT(seconds >= 0 && seconds < never);
-    server.busy_until = now + seconds;
-    meter_.step(seconds);
-    if (watch_.on_step) watch_.on_step({index, now, seconds, parts, server.scheduler.get()});
+    return false;
   }
 
-  void end_step(std::size_t index, double now) {
+  bool begin_step_of(std::size_t group, std::size_t index, double now) {
     Server& server = servers_[index];
-    server.busy_until = never;
-    for (auto& s : server.scheduler->end_step([&](Sequence& s) { meter_.token(s, now); })) {
+    UnderWay step{0, group, {}};
+    parts_.assign(server.ranks, {});
+    for (std::size_t r = 0; r < server.ranks; ++r) {
+      Scheduler& scheduler = *server.schedulers[group * server.ranks + r];
+      parts_[r] = scheduler.schedule();
+      for (const auto& s : scheduler.take_rejected()) {
+        reject(s->request, "more than the server's cache and limits take at once", now);
+      }
+      if (!parts_[r].empty()) step.ranks.push_back(&scheduler);
+      for (const ScheduledPart& part : parts_[r]) {
+        if (!part.sequence->scheduled_s) part.sequence->scheduled_s = now;
+      }
+    }
+    if (step.ranks.empty()) return false;
+    server.clock->stages(parts_, stages_);
+    KVCAST_ASSERT(stages_.size() == server.stages);
+    step.end_s = now;
+    double busy_s = 0;
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      KVCAST_ASSERT(stages_[i].work >= 0 && stages_[i].work + stages_[i].hop < never);
+      double& free_at = server.stage_free_at[i];
+      free_at = std::max(step.end_s, free_at) + stages_[i].work;
+      step.end_s = free_at + stages_[i].hop;
+      busy_s += stages_[i].work;
+    }
+    meter_.step(busy_s / static_cast<double>(server.stages));
+    for (std::size_t r = 0; watch_.on_step && r < server.ranks; ++r) {
+      if (parts_[r].empty()) continue;
+      const Scheduler* const scheduler = server.schedulers[group * server.ranks + r].get();
+      const std::size_t row = server.steps % server.stages * server.ranks + r;
+      watch_.on_step({index, row, now, step.end_s - now, parts_[r], scheduler});
+    }
+    ++server.steps;
+    server.under_way.push_back(std::move(step));
+    return true;
+  }
+
+  void end_step(Server& server, double now) {
+    const UnderWay step = std::move(server.under_way.front());
+    server.under_way.erase(server.under_way.begin());
+    for (Scheduler* const scheduler : step.ranks) end_step(server, *scheduler, now);
+  }
+
+  void end_step(Server& server, Scheduler& scheduler, double now) {
+    for (auto& s : scheduler.end_step([&](Sequence& s) { meter_.token(s, now); })) {
       if (s->is_done()) {
         if (watch_.on_finished) watch_.on_finished(*s);
         client_is_free(now);
@@ -230,6 +331,8 @@ class Serving {
   const ServingWatch& watch_;
   ServingMeter meter_;
   std::vector<Server> servers_;
+  std::vector<std::span<const ScheduledPart>> parts_;  ///< of a step that begins, by rank
+  std::vector<StageSeconds> stages_;
   std::size_t num_first_ = 0;  ///< of servers that requests come to
   double now_ = 0;
   double tokeniser_free_at_ = 0;

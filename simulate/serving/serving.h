@@ -18,12 +18,23 @@
 
 namespace kvcast::simulate {
 
+/// What a step takes on a stage of a pipeline, and on its way to the next stage.
+struct StageSeconds {
+  double work = 0;
+  double hop = 0;
+};
+
 /// What a server's work takes.
 class StepClock {
  public:
   virtual ~StepClock() = default;
-  /// Of one step.
+  /// Of one step, on a server of one stage and one rank.
   virtual double seconds(std::span<const ScheduledPart> parts) = 0;
+  /// Of one step that all ranks take together, by stage.
+  virtual void stages(std::span<const std::span<const ScheduledPart>> ranks,
+                      std::vector<StageSeconds>& stages) {
+    stages.assign(1, {seconds(ranks[0]), 0});
+  }
   /// No server had anything to do for so long, until now.
   virtual void idle(double /*seconds*/) {}
   /// To tokenise a request's prompt: one after another, by one tokeniser for all servers.
@@ -36,7 +47,8 @@ class StepClock {
   virtual std::uint64_t dropped_tokens(const ServingRequest& /*request*/) { return 0; }
 };
 
-/// Which server a request goes to when it arrives.
+/// Which server a request goes to when it arrives. Of the schedulers of one server it goes to the
+/// one with the fewest; PrefixAware as among servers.
 enum class Router {
   RoundRobin,   ///< in turn
   LeastLoaded,  ///< the fewest requests that wait or run
@@ -56,6 +68,9 @@ struct Servers {
   SchedulerSettings settings;
   std::shared_ptr<StepClock> clock;
   std::uint64_t count = 1;
+  /// Data-parallel ranks of a server, each with a scheduler and a cache as in `settings`. They
+  /// share experts, so they step together; one with nothing to do waits for the others.
+  std::uint64_t ranks = 1;
 };
 
 struct ServingSetup {
@@ -67,9 +82,10 @@ struct ServingSetup {
   std::optional<ClosedLoop> closed_loop = {};  ///< requests arrive so, not at their own times
 };
 
-/// A step of one server, when it begins.
+/// A rank's part in a step of one server, when it begins.
 struct ServedStep {
   std::size_t server = 0;
+  std::size_t row = 0;  ///< steps of one row follow each other
   double start_s = 0;
   double seconds = 0;
   std::span<const ScheduledPart> parts;
@@ -86,6 +102,10 @@ struct ServingWatch {
 /// Serves all requests of the source, which must be in order of arrival. Requests that arrive
 /// while a step runs are seen at the next one, or where that is planned ahead at the one after;
 /// those of one time in the source's order.
+///
+/// A server of s stages has s steps under way. A step goes from stage to stage as soon as both are
+/// free; its tokens are there when it leaves the last. vllm-v0 and static have a scheduler for each
+/// stage (vLLM's virtual engines), which share the cache and take turns.
 ServingTimes serve(const ServingSetup& setup, RequestSource& requests, const Slo& slo = {},
                    const ServingWatch& watch = {});
 

@@ -63,7 +63,7 @@ double ExplicitCost::seconds(std::span<const ScheduledPart> parts) {
   double sum = base_s;
   for (const ScheduledPart& part : parts) {
     const auto n = static_cast<double>(part.tokens);
-    const auto c = static_cast<double>(part.sequence->computed);
+    const auto c = static_cast<double>(part.cached);
     sum += part.decodes ? decode_seq_s + decode_kv_token_s * (c + 1)
                         : prefill_token_s * n + prefill_pair_s * (n * c + n * (n + 1) / 2);
   }

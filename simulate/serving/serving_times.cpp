@@ -78,7 +78,6 @@ void ServingMeter::token(Sequence& s, double now) {
 
 void ServingMeter::add(const Scheduler& scheduler) {
   const SchedulerCounts& c = scheduler.counts();
-  ++times_.servers;
   times_.counts.preemptions += c.preemptions;
   times_.counts.prefill_tokens += c.prefill_tokens;
   times_.counts.decode_tokens += c.decode_tokens;

@@ -39,7 +39,7 @@ struct ServingTimes {
   std::uint64_t finished = 0;
   std::uint64_t rejected = 0;
   double duration_s = 0;  ///< from 0 to the last token
-  double busy_s = 0;      ///< of all servers
+  double busy_s = 0;      ///< of all servers; of their stages the mean
   std::uint64_t servers = 0;
   std::uint64_t steps = 0;
   std::uint64_t input_tokens = 0;  ///< of finished requests
@@ -54,8 +54,8 @@ struct ServingTimes {
   double goodput_requests_per_s = 0;  ///< that keep the objective
   double slo_attainment = 0;          ///< share of all requests
   double mean_requests_in_system = 0;
-  std::uint64_t peak_kv_blocks = 0;  ///< of the server with most, as peak_running
-  SchedulerCounts counts;            ///< of all servers
+  std::uint64_t peak_kv_blocks = 0;  ///< of the scheduler with most, as peak_running
+  SchedulerCounts counts;            ///< of all schedulers
 
   /// Of the prompts' tokens that were to be computed, those that the cache held.
   double prefix_hit_rate() const {
@@ -71,7 +71,9 @@ class ServingMeter {
   explicit ServingMeter(const Slo& slo) : slo_(slo) {}
   /// A token of the sequence, whose times it sets.
   void token(Sequence& s, double now);
+  /// The mean of a server's stages.
   void step(double seconds);
+  void server() { ++times_.servers; }
   void rejected() { ++times_.rejected; }
   void arrived() { ++times_.requests; }
   void add(const Scheduler& scheduler);

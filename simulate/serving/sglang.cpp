@@ -99,7 +99,7 @@ class PrefixTree {
 
 /// SGLang 0.5.3, managers/schedule_batch.py and schedule_policy.py: prompts first and alone, one of
 /// them cut at a time; requests are taken as far as outputs are expected to fit, and taken back
-/// when they do not.
+/// when they do not. A pipeline's stages share max_num_seqs (pp_max_micro_batch_size).
 class Sglang : public Scheduler {
  public:
   explicit Sglang(const SchedulerSettings& settings)
@@ -145,7 +145,7 @@ class Sglang : public Scheduler {
 
   /// The last of the running ones, if it is cut.
   bool has_cut() const { return cut_ != nullptr; }
-  bool decodes(const Sequence& s) const { return &s != cut_; }
+  bool decodes(const Sequence& s) const { return &s != cut_ && s.under_way == 0; }
 
   /// The waiting in the order in which they are tried.
   std::vector<const Sequence*> order() const {
@@ -179,7 +179,7 @@ class Sglang : public Scheduler {
     if (waiting_.empty() && !has_cut()) return false;
     const std::uint64_t size = settings_.block_size;
     double expected = 0;
-    for (const Owned& s : running_) expected += decodes(*s) ? expected_new(*s) : 0;
+    for (const Owned& s : running_) expected += s.get() != cut_ ? expected_new(*s) : 0;
     const double room = static_cast<double>(available() * size) - expected * ratio_;
     double used = 0;
     std::uint64_t input = settings_.max_num_batched_tokens;
@@ -197,6 +197,10 @@ class Sglang : public Scheduler {
       return whole;
     };
     bool whole = true;
+    const std::uint64_t most =
+        std::max<std::uint64_t>(1, settings_.max_num_seqs / settings_.pipeline_stages);
+    auto here = static_cast<std::uint64_t>(std::count_if(
+        running_.begin(), running_.end(), [](const Owned& s) { return s->under_way == 0; }));
     if (has_cut()) {
       Sequence& s = *running_.back();
       const std::uint64_t fit = (available() + s.blocks.size()) * size - s.computed;
@@ -206,7 +210,7 @@ class Sglang : public Scheduler {
     }
     for (const Sequence* s : order()) {
       if (!whole || room - used <= 0 || input == 0 || chunk == 0) break;
-      if (running_.size() >= settings_.max_num_seqs) break;
+      if (here >= most) break;
       const std::vector<BlockPool::Block> found = hits(*s);
       std::uint64_t locked = 0;  // blocks that could be dropped so far
       for (std::size_t b = 0; b < found.size(); ++b) {
@@ -223,6 +227,7 @@ class Sglang : public Scheduler {
       const auto place = std::find_if(waiting_.begin(), waiting_.end(),
                                       [s](const Owned& w) { return w.get() == s; });
       Sequence& started = start(take_waiting(static_cast<std::size_t>(place - waiting_.begin())));
+      ++here;
       take_hits(started, found);
       ++clock_;
       for (std::size_t b = 0; b < found.size(); ++b) {
@@ -274,16 +279,21 @@ class Sglang : public Scheduler {
   /// The decoding one with the fewest tokens made, of those the longest prompt, the latest; if
   /// only one decodes, the cut one.
   void retract() {
-    const std::size_t decoding = running_.size() - (has_cut() ? 1 : 0);
     const auto rank = [this](std::size_t i) {
       const Sequence& s = *running_[i];
       return std::pair(s.generated, ~s.request.prompt_tokens);
     };
-    std::size_t worst = decoding > 1 ? 0 : decoding;
-    for (std::size_t i = 1; i < decoding; ++i) {
-      if (rank(i) <= rank(worst)) worst = i;
+    std::size_t worst = running_.size();
+    std::size_t decoding = 0;
+    for (std::size_t i = 0; i < running_.size(); ++i) {
+      if (!decodes(*running_[i])) continue;
+      ++decoding;
+      if (worst == running_.size() || rank(i) <= rank(worst)) worst = i;
     }
-    if (running_[worst].get() == cut_) cut_ = nullptr;
+    if (decoding == 1 && has_cut() && cut_->under_way == 0) {
+      worst = running_.size() - 1;
+      cut_ = nullptr;
+    }
     preempt(worst, true);
   }
 
@@ -294,8 +304,8 @@ class Sglang : public Scheduler {
     peak_ = std::max(peak_, pool_.size() - available());
   }
 
-  void after_computing(Sequence& s) override {
-    const std::uint64_t full = std::min<std::uint64_t>(s.computed / settings_.block_size,
+  void after_computing(Sequence& s, std::uint64_t computed) override {
+    const std::uint64_t full = std::min<std::uint64_t>(computed / settings_.block_size,
                                                        std::min(s.pieces.size(), s.blocks.size()));
     for (; s.entered < full; ++s.entered) {
       const std::uint64_t piece = s.pieces[s.entered];

@@ -8,12 +8,14 @@ namespace {
 /// TensorRT-LLM 1.x, batch manager. First the cache decides who is started: under
 /// GUARANTEED_NO_EVICT whoever has room for its longest output beside all others, under
 /// MAX_UTILIZATION whoever has room now, and the last to start is paused when there is none. Then
-/// the budget of tokens decides which of the started ones are in the step.
+/// the budget of tokens decides which of the started ones are in the step. A pipeline's stages have
+/// max_num_seqs each.
 class TensorrtLlm : public Scheduler {
  public:
   explicit TensorrtLlm(const SchedulerSettings& settings) : Scheduler(settings) {}
 
  private:
+  std::uint64_t most_started() const { return settings_.max_num_seqs * settings_.pipeline_stages; }
   bool guarantees() const { return settings_.policy == Policy::TrtllmGuaranteed; }
 
   std::uint64_t most_blocks(const Sequence& s) const override {
@@ -37,7 +39,7 @@ class TensorrtLlm : public Scheduler {
     for (const Owned& s : running_) {
       reserved += blocks_at_end(*s) - std::min<std::uint64_t>(blocks_at_end(*s), s->blocks.size());
     }
-    for (std::size_t i = 0; i < waiting_.size() && running_.size() < settings_.max_num_seqs;) {
+    for (std::size_t i = 0; i < waiting_.size() && running_.size() < most_started();) {
       const Sequence& s = *waiting_[i];
       const std::vector<BlockPool::Block> found = hits(s);
       if (waits_for_another(s, found.size())) {
@@ -64,15 +66,14 @@ class TensorrtLlm : public Scheduler {
   }
 
   void start_for_utilization() {
-    bool paused = false;
+    const std::uint64_t pauses = counts_.preemptions;
     for (std::size_t i = 0; i < running_.size(); ++i) {
-      while (i < running_.size() && !has_room(*running_[i])) {
-        preempt(running_.size() - 1);
-        paused = true;
-      }
-      if (i < running_.size()) grow(*running_[i], blocks_for(*running_[i], running_[i]->known));
+      Sequence& s = *running_[i];
+      if (s.under_way > 0) continue;
+      if (!make_room(i, [&] { return has_room(s); })) break;
+      grow(s, blocks_for(s, s.known));
     }
-    while (!paused && !waiting_.empty() && running_.size() < settings_.max_num_seqs) {
+    while (counts_.preemptions == pauses && !waiting_.empty() && running_.size() < most_started()) {
       const Sequence& s = *waiting_.front();
       const std::vector<BlockPool::Block> found = hits(s);
       const std::uint64_t own = blocks_for(s, s.known) - found.size();
@@ -94,12 +95,15 @@ class TensorrtLlm : public Scheduler {
       run(s, tokens);
       budget -= std::min(budget, tokens);
     };
+    const auto has_place = [&](const Sequence& s) {
+      return s.under_way == 0 && parts_.size() < settings_.max_num_seqs;
+    };
     for (const Owned& s : running_) {
-      if (s->decodes() && budget > 0) add(*s, 1);
+      if (has_place(*s) && s->decodes() && budget > 0) add(*s, 1);
     }
     const std::size_t decodes = parts_.size();
     for (const Owned& s : running_) {
-      if (s->decodes()) continue;
+      if (!has_place(*s) || s->decodes()) continue;
       std::uint64_t tokens = s->left();
       if (tokens > budget && !settings_.chunked_prefill) {
         if (!parts_.empty()) break;  // after a pause it may be longer than a step, and runs alone

@@ -8,8 +8,8 @@ namespace kvcast::simulate {
 namespace {
 
 /// vLLM 0.11.0, v1/core/sched/scheduler.py: no phases; a budget of tokens is given to whoever has
-/// tokens that are not computed. With `reserve_full_prompt` as from 0.19 on
-/// (scheduler_reserve_full_isl).
+/// tokens that are not computed, a prompt's next chunk while the one before it is under way. With
+/// `reserve_full_prompt` as from 0.19 on (scheduler_reserve_full_isl).
 class VllmV1 : public Scheduler {
  public:
   explicit VllmV1(const SchedulerSettings& settings) : Scheduler(settings) {}
@@ -17,19 +17,19 @@ class VllmV1 : public Scheduler {
  private:
   void plan() override {
     std::uint64_t budget = settings_.max_num_batched_tokens;
-    bool preempted = false;
+    const std::uint64_t preemptions = counts_.preemptions;
+    bool has_room = true;
     for (std::size_t i = 0; i < running_.size() && budget > 0; ++i) {
       Sequence& s = *running_[i];
       const std::uint64_t tokens = std::min(at_once(s), budget);
-      while (i < running_.size() && !allocate(s, s.computed + tokens)) {
-        preempt(running_.size() - 1);
-        preempted = true;
-      }
-      if (i == running_.size()) break;  // it has given up its own place
+      if (tokens == 0) continue;  // under way
+      has_room = make_room(i, [&] { return allocate(s, s.computed + tokens); });
+      if (!has_room) break;
       run(s, tokens);
       budget -= tokens;
     }
-    while (!preempted && !waiting_.empty() && budget > 0 &&
+    has_room &= counts_.preemptions == preemptions;
+    while (has_room && !waiting_.empty() && budget > 0 &&
            running_.size() < settings_.max_num_seqs) {
       Sequence& s = *waiting_.front();
       const std::vector<BlockPool::Block> found = hits(s);
@@ -103,8 +103,7 @@ class VllmV0 : public Scheduler {
 
   void plan_decode() {
     for (std::size_t i = 0; i < running_.size(); ++i) {
-      while (i < running_.size() && pool_.num_free() < 1) preempt(running_.size() - 1);
-      if (i == running_.size()) break;
+      if (!make_room(i, [this] { return pool_.num_free() > 0; })) break;
       allocate(*running_[i], running_[i]->known);
       run(*running_[i], 1);
     }

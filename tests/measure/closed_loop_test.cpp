@@ -27,11 +27,11 @@ TEST_CASE("closed loop: of clients that start together the first begins alone, t
   first.request.prompt_tokens = 400;
   first.generated = 1;
   first.known = 401;
-  first.computed = 400;
+  first.computed = 401;
   simulate::Sequence next;
   next.request.prompt_tokens = next.known = 400;
   const std::vector<simulate::ScheduledPart> step{
-      {&first, 1, true}, {&next, 400, false}, {&next, 400, false}, {&next, 400, false}};
+      {&first, 1, 400, true, true}, {&next, 400}, {&next, 400}, {&next, 400}};
   const double step_s = clock->seconds(step);
   REQUIRE(4 * 400 * tokeniser_s < alone.ttft_s);
   const auto f = closed_loop_forecast(c, {.shortest = 1, .rounds = 1})({4, 400, 2});

@@ -156,7 +156,74 @@ TEST_CASE("server step: what no step can be made of is refused") {
   CHECK(message_of([] { ServerStep(a100_configuration("t5-small", "plain")); }) != "");
   CHECK(message_of([] {
           Configuration c = a100_configuration("llama-3.1-8b", "plain");
-          c.parallelism.pp = 2;
+          c.parallelism.pp = 64;
           ServerStep{c};
-        }).find("--tp") != std::string::npos);
+        }).find("--pp") != std::string::npos);
+}
+
+TEST_CASE("server step: a step's way through the stages of a pipeline") {
+  for (const char* model : {"llama-3.1-8b", "qwen3-30b-a3b"}) {
+    CAPTURE(model);
+    Configuration c = a100_configuration(model, "plain");
+    c.parallelism.pp = 4;
+    c.stage_layers = {5, 9, 9, c.architecture.decoder.layers.size() - 23};
+    c.micro_batches = 1;
+    c.interconnect = std::make_shared<const roofline::Interconnect>(
+        roofline::load_interconnect(catalog(), "dgx-a100"));
+    const roofline::Estimate e = Estimator(c).at({3, 700, 2});
+    double prompt_s = 0;
+    double decode_s = 0;
+    double weights = 0;
+    for (std::uint64_t stage = 0; stage < 4; ++stage) {
+      ServerStep step(c, {}, stage);
+      weights += step.weight_bytes();
+      prompt_s += prompts(step, std::vector<StepSequence>(3, {700, 0}));
+      decode_s += decodes(step, {701, 701, 701});
+      step.add_decode(701);
+      step.add_prompt({99, 5});
+      // Hidden states in 16 bits.
+      const double sent =
+          stage < 3 ? 100 * 2.0 * static_cast<double>(c.architecture.hidden_size) : 0;
+      CHECK(step.hop_bytes() == near(sent));
+    }
+    const auto hop_s = [&](double rows) {
+      return roofline::hop_to_next_stage(c, 0).at(rows * 2 *
+                                                  static_cast<double>(c.architecture.hidden_size));
+    };
+    CHECK(prompt_s + 3 * hop_s(2100) == near(e.ttft_s).epsilon(1e-12));
+    CHECK(decode_s + 3 * hop_s(3) == near(e.tpot_s).epsilon(1e-12));
+    CHECK(weights == near(e.weight_bytes));
+  }
+}
+
+TEST_CASE("server step: ranks that share experts step together") {
+  Configuration c = a100_configuration("qwen3-30b-a3b", "plain");
+  c.parallelism.dp = 4;
+  c.parallelism.ep = 4;
+  c.interconnect = std::make_shared<const roofline::Interconnect>(
+      roofline::load_interconnect(catalog(), "dgx-a100"));
+  ServerStep step(c);
+  // Prompts and sequences that decode, of each rank.
+  using Rank = std::pair<std::uint64_t, std::uint64_t>;
+  const auto seconds = [&](const std::vector<Rank>& ranks) {
+    for (const auto& [prompts, decodes] : ranks) {
+      for (std::uint64_t i = 0; i < prompts; ++i) step.add_prompt({700, 0});
+      for (std::uint64_t i = 0; i < decodes; ++i) step.add_decode(701);
+      step.next_rank();
+    }
+    return step.take().value;
+  };
+  const roofline::Estimate e = Estimator(c).at({12, 700, 2});
+  CHECK(seconds({{3, 0}, {3, 0}, {3, 0}, {3, 0}}) == near(e.ttft_s).epsilon(1e-12));
+  CHECK(seconds({{0, 3}, {0, 3}, {0, 3}, {0, 3}}) == near(e.tpot_s).epsilon(1e-12));
+  // As many sequences on one rank: its attention takes longer, the experts do not.
+  const double spread_s = seconds({{0, 8}, {0, 8}, {0, 8}, {0, 8}});
+  const double heaped_s = seconds({{0, 32}, {0, 0}, {0, 0}, {0, 0}});
+  CHECK(heaped_s > spread_s);
+  CHECK(heaped_s < seconds({{0, 32}, {0, 32}, {0, 32}, {0, 32}}));
+  // One rank's prompt holds the others up; one more of theirs costs no more than their experts.
+  const double prompt_s = seconds({{1, 0}, {0, 8}, {0, 8}, {0, 8}});
+  CHECK(prompt_s > spread_s);
+  CHECK(prompt_s >= seconds({{1, 0}, {0, 0}, {0, 0}, {0, 0}}));
+  CHECK(prompt_s < seconds({{1, 0}, {1, 0}, {1, 0}, {1, 0}}));
 }

@@ -1,9 +1,11 @@
 #include "simulate/serving/model_server.h"
 
+#include <memory>
 #include <vector>
 
 #include <doctest/doctest.h>
 
+#include "roofline/interconnect.h"
 #include "tests/near.h"
 
 using namespace kvcast;
@@ -72,6 +74,46 @@ TEST_CASE("model server: the cache fills its share of the memory") {
   CHECK((blocks + 1) * s.memory.block_bytes > room);
 }
 
+// Orca and static batches may read all prompts that they have reserved room for in one step.
+TEST_CASE("model server: reserved sequences leave room for their prompts") {
+  const roofline::Configuration c = configuration("h100-sxm", "vllm:0.11");
+  for (const char* scheduler : {"orca:max_model_len=8000", "static:max_model_len=8000"}) {
+    CAPTURE(scheduler);
+    const ModelServer s = make_model_server(c, scheduler, "a test");
+    const std::uint64_t sequences = s.servers.settings.num_blocks / 500;
+    CHECK(s.servers.settings.num_blocks == sequences * 500);
+    CHECK(sequences > 1);
+    CHECK(sequences <= 128);
+    roofline::ServerStep step(c);
+    CHECK(s.memory.activation_bytes == near(step.activation_bytes(8000 * sequences)));
+    const auto needed = [&](std::uint64_t n) {
+      const auto cache = static_cast<double>(500 * n) * s.memory.block_bytes;
+      return s.memory.weight_bytes + step.activation_bytes(8000 * n) + cache;
+    };
+    const double room = s.memory.capacity_bytes - s.memory.reserved_bytes;
+    CHECK(needed(sequences) <= room);
+    CHECK((sequences == 128 || needed(sequences + 1) > room));
+  }
+}
+
+TEST_CASE(
+    "model server: replicas that share nothing are servers, those with common experts ranks") {
+  roofline::Configuration c = configuration("h100-sxm", "vllm:0.11");
+  c.parallelism.dp = 3;
+  ModelServer s = make_model_server(c, "", "a test");
+  CHECK(s.servers.count == 3);
+  CHECK(s.servers.ranks == 1);
+  CHECK(s.devices == 3);
+  c.architecture = load_model(Catalog(KVCAST_SOURCE_DIR "/data"), "qwen3-30b-a3b");
+  c.parallelism.dp = c.parallelism.ep = 2;
+  c.interconnect = std::make_shared<const roofline::Interconnect>(
+      roofline::load_interconnect(Catalog(KVCAST_SOURCE_DIR "/data"), "hgx-h100"));
+  s = make_model_server(c, "", "a test");
+  CHECK(s.servers.count == 1);
+  CHECK(s.servers.ranks == 2);
+  CHECK(s.devices == 2);
+}
+
 TEST_CASE("model server: the host prepares a row of decode steps once") {
   roofline::Configuration c = configuration("h100-sxm", "vllm:0.6.3");
   c.engine.host.step = Seconds{1};
@@ -80,8 +122,8 @@ TEST_CASE("model server: the host prepares a row of decode steps once") {
   decoding.request.prompt_tokens = 100;
   decoding.generated = 1;
   decoding.known = 101;
-  decoding.computed = 100;
-  const std::vector<ScheduledPart> step{{&decoding, 1, true}};
+  decoding.computed = 101;
+  const std::vector<ScheduledPart> step{{&decoding, 1, 100, true, true}};
   const double alone = make_model_server(c, "vllm-v0", "a test").servers.clock->seconds(step);
   const double in_row =
       make_model_server(c, "vllm-v0:num_scheduler_steps=10", "a test").servers.clock->seconds(step);

@@ -70,6 +70,90 @@ Served queue(const std::string& arrivals, const std::string& prompts, const Expl
 
 }  // namespace
 
+/// Stages that take so long, whatever the step; between them half a second.
+struct Pipeline : StepClock {
+  explicit Pipeline(std::vector<double> seconds) : work(std::move(seconds)) {}
+  double seconds(std::span<const ScheduledPart> /*parts*/) override { return work.at(0); }
+  void stages(std::span<const std::span<const ScheduledPart>> ranks,
+              std::vector<StageSeconds>& stages) override {
+    CHECK(ranks.size() == 1);
+    stages.clear();
+    for (const double s : work) stages.push_back({s, 0.5});
+    stages.back().hop = 0;
+  }
+  std::vector<double> work;
+};
+
+/// An explicit cost, of which each stage has an equal part, or each rank what it would have alone.
+struct Divided : StepClock {
+  Divided(const ExplicitCost& c, std::uint64_t stages) : cost(c), parts_of(stages) {}
+  double seconds(std::span<const ScheduledPart> parts) override { return cost.seconds(parts); }
+  void stages(std::span<const std::span<const ScheduledPart>> ranks,
+              std::vector<StageSeconds>& stages) override {
+    double most = 0;
+    for (const auto& parts : ranks) most = std::max(most, cost.seconds(parts));
+    stages.assign(parts_of, {most / static_cast<double>(parts_of), 0});
+  }
+  ExplicitCost cost;
+  std::uint64_t parts_of;
+};
+
+TEST_CASE("serving: hand-worked schedules of a pipeline of two stages") {
+  // 1 s, a hop of 0.5 s, 2 s.
+  const auto served = [](Policy policy, const auto& requests, std::uint64_t blocks = 40) {
+    SchedulerSettings s = blocks_of_4(policy, blocks);
+    s.max_model_len = 20;
+    s.chunked_prefill_size = 8;
+    s.pipeline_stages = 2;
+    ServingSetup setup;
+    setup.servers = {s, std::make_shared<Pipeline>(std::vector<double>{1, 2}), 1};
+    return serve_all(setup, requests_of(requests));
+  };
+  using List = std::vector<std::tuple<double, std::uint64_t, std::uint64_t>>;
+  for (const Policy policy : all_policies()) {
+    CAPTURE(name(policy));
+    const Served alone = served(policy, List{{0, 8, 3}});
+    CHECK(alone.first == std::vector<double>{3.5});
+    CHECK(alone.finish == std::vector<double>{10.5});
+    CHECK(alone.times.busy_s == near(3 * 1.5));
+  }
+  // A step takes one prompt. The second stage has the first until 3.5 and then the second; the
+  // first one's next token comes at 7.5, after it has waited for the second stage until 5.5.
+  const List two{{0, 8, 2}, {0, 8, 2}};
+  for (const Policy policy : {Policy::VllmV1, Policy::VllmV0, Policy::Sarathi,
+                              Policy::TrtllmGuaranteed, Policy::Sglang}) {
+    CAPTURE(name(policy));
+    const Served s = served(policy, two);
+    CHECK(s.first == std::vector<double>{3.5, 5.5});
+    CHECK(s.finish == std::vector<double>{7.5, 9.5});
+    CHECK(s.times.steps == 4);
+  }
+  // A prompt's second chunk follows the first at once, or when it has come back.
+  const List longer{{0, 16, 1}};
+  CHECK(served(Policy::VllmV1, longer).first == std::vector<double>{5.5});
+  CHECK(served(Policy::Sglang, longer).first == std::vector<double>{5.5});
+  CHECK(served(Policy::Sarathi, longer).first == std::vector<double>{7});
+  // vLLM's first scheduler and static batches divide the cache among the stages: of eight blocks
+  // a stage has four, too few for a sequence of 17 tokens.
+  CHECK(served(Policy::VllmV0, List{{0, 8, 9}}, 8).times.finished == 1);
+  CHECK(served(Policy::VllmV0, List{{0, 8, 10}}, 8).times.rejected == 1);
+}
+
+TEST_CASE("serving: ranks step together, each with requests of its own") {
+  // A step takes 1 s and 0.1 s for each token of the rank with most.
+  ServingSetup setup;
+  setup.servers = {blocks_of_4(Policy::VllmV1, 10), std::make_shared<Divided>(cost_of(1, 0.1), 1),
+                   1, 2};
+  setup.servers.settings.max_model_len = 0;
+  const Served s = serve_all(setup, requests_of({{0, 4, 3}, {0, 8, 1}, {1.0, 2, 2}}));
+  // To 1.8 the prompts of 4 and 8, one on each rank; then the third, on the rank that is empty,
+  // beside the first one's decode step, to 3; then both to 4.
+  CHECK(s.first == std::vector<double>{1.8, 1.8, 3});
+  CHECK(s.finish == std::vector<double>{4, 1.8, 4});
+  CHECK(s.times.steps == 3);
+  CHECK(s.times.busy_s == near(4));
+}
+
 // Steps take 1 s; worked out by hand.
 TEST_CASE("serving: hand-worked schedules") {
   const auto served = [](Policy policy, std::uint64_t blocks, const auto& requests) {
@@ -268,13 +352,16 @@ TEST_CASE("serving: Sarathi with as many tokens as vLLM V1 is vLLM V1") {
 // Tight caches, budgets below prompts, shared prefixes, requests that never fit.
 TEST_CASE("serving: nothing is lost or made up, whatever the policy and the load") {
   for (const Policy policy : all_policies()) {
-    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    for (std::uint64_t seed = 1; seed <= 30; ++seed) {
       CAPTURE(name(policy));
       CAPTURE(seed);
+      const std::uint64_t stages = seed <= 20 ? 1 : 2 + seed % 3;
+      const std::uint64_t ranks = seed <= 26 ? 1 : 2;
       SchedulerSettings s;
+      s.pipeline_stages = stages;
       s.policy = policy;
       s.block_size = 1 + seed % 5;
-      s.num_blocks = 60 / s.block_size + 2 * seed;
+      s.num_blocks = (60 / s.block_size + 2 * seed) * stages;
       s.max_num_batched_tokens = 3 + 3 * seed;
       s.chunked_prefill_size = s.block_size + 7 * seed;
       s.max_num_seqs = 1 + seed;
@@ -292,12 +379,12 @@ TEST_CASE("serving: nothing is lost or made up, whatever the policy and the load
       std::uint64_t prompts = 0;
       std::uint64_t most_held = 0;
       double stay = 0;
-      double last_s = 0;
+      std::vector<double> last_s(stages * ranks);  // by row
       ServingWatch watch;
       watch.on_step = [&](const ServedStep& step) {
-        CHECK(step.start_s >= last_s);
-        last_s = step.start_s + step.seconds;
-        CHECK(step.scheduler->num_running() <= s.max_num_seqs);
+        CHECK(step.start_s >= last_s.at(step.row));
+        last_s[step.row] = step.start_s + step.seconds;
+        CHECK(step.scheduler->num_running() <= s.max_num_seqs * stages);
         most_held =
             std::max(most_held, step.scheduler->pool().size() - step.scheduler->pool().num_free());
         for (const ScheduledPart& part : step.parts) CHECK(part.tokens > 0);
@@ -312,7 +399,9 @@ TEST_CASE("serving: nothing is lost or made up, whatever the policy and the load
         prompts += q.request.prompt_tokens;
         stay += q.last_token_s - q.request.arrival_s;
       };
-      const Served served = serve_all(one_server(s, cost_of(0.1, 1e-3, 1e-3)), requests, watch);
+      ServingSetup setup;
+      setup.servers = {s, std::make_shared<Divided>(cost_of(0.1, 1e-3, 1e-3), stages), 1, ranks};
+      const Served served = serve_all(setup, requests, watch);
       const ServingTimes& t = served.times;
       CHECK(t.requests == requests.size());
       CHECK(t.finished + t.rejected == t.requests);
