@@ -274,7 +274,7 @@ roofline::Configuration configuration_of(const ServedRun& run, const Catalog& ca
   }
   roofline::apply(c.engine, true, true, l);
   c.parallelism.tp = run.tp;
-  if (run.tp > 1) c.interconnect = roofline::find_interconnect(catalog, "", c.hardware);
+  if (run.tp > 1) c.interconnect = roofline::find_interconnect(catalog, "", c.hardware, run.tp);
   return c;
 }
 

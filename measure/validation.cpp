@@ -47,7 +47,8 @@ ForecastOn forecast_on(roofline::Configuration c, const Catalog& catalog, bool p
       roofline::Configuration on_device = c;
       on_device.hardware = hardware;
       if (!c.parallelism.is_one()) {
-        on_device.interconnect = roofline::find_interconnect(catalog, "", hardware);
+        on_device.interconnect =
+            roofline::find_interconnect(catalog, "", hardware, c.parallelism.devices());
       }
       if (loop) return closed_loop_forecast(on_device, *loop);
       const auto estimator = std::make_shared<const search::PlacedEstimator>(on_device);

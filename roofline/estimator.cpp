@@ -70,6 +70,7 @@ CollectiveCurve hop_to_next_stage(const Configuration& c, std::uint64_t stage) {
 Rates rates_of(const Configuration& c) {
   const Parallelism& p = c.parallelism;
   Rates rates = make_rates(c.hardware, c.lowering, c.mode, c.engine);
+  if (p.of_stage() > 1 && c.mode == Mode::Calibrated) wait_for_others(c.hardware, rates);
   rates.collectives = {c.interconnect, c.engine.collectives, c.mode};
   if (c.interconnect != nullptr && p.devices() > c.interconnect->devices()) {
     throw Error(

@@ -189,10 +189,12 @@ class Interconnect {
 Interconnect load_interconnect(const Catalog& catalog, const std::string& text);
 
 /// The same, or without a text the node that the hardware is sold in: the platform of one node
-/// whose file names it. Throws Error also where there is none.
+/// whose file names it. Or so many devices on a switch by a link that was measured, as `mpirun
+/// kvcast calibrate` writes it into the hardware's file. Throws Error also where there is neither.
 std::shared_ptr<const Interconnect> find_interconnect(const Catalog& catalog,
                                                       const std::string& text,
-                                                      const Hardware& hardware);
+                                                      const Hardware& hardware,
+                                                      std::uint64_t devices);
 
 /// A platform file's document, merged with the one of its folder that it extends.
 nlohmann::json platform_document(const std::filesystem::path& path);

@@ -170,6 +170,21 @@ std::string_view name(Mode mode) { return word_for(mode, modes); }
 
 Mode parse_mode(std::string_view word) { return parse_word("mode", word, modes); }
 
+void wait_for_others(const Hardware& hw, Rates& r) {
+  if (!hw.lockstep) return;
+  const Sourced& lockstep = *hw.lockstep;
+  const auto slow_down = [&](auto& rate) { rate.value *= lockstep.value; };
+  for (FlopsPerSecond& rate : r.flops_per_second) slow_down(rate);
+  for (BytesPerSecond& rate : r.bytes_per_second) slow_down(rate);
+  for (auto& [dtype, rate] : r.other_products) slow_down(rate);
+  for (auto& [dtype, weights] : r.weight_bandwidth) slow_down(weights.bytes_per_second);
+  for (std::optional<ExpertRate>* rate : {&r.experts, &r.quantized_experts}) {
+    if (*rate) slow_down((*rate)->flops_per_second);
+  }
+  r.factors.push_back(
+      {"lockstep", 1, lockstep.value, std::string(name(lockstep.source)), lockstep.reference});
+}
+
 Rates in_pass(Rates rates, bool decodes) {
   const bool in_graph = rates.graphs == Graphs::All || (rates.graphs == Graphs::Decode && decodes);
   if (in_graph) {

@@ -112,6 +112,10 @@ struct Rates {
 Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode,
                  const Engine& engine = {});
 
+/// Of a device that waits for others in every layer: all but latencies and messages takes as much
+/// longer as Hardware::lockstep says, if it was measured.
+void wait_for_others(const Hardware& hw, Rates& rates);
+
 /// Those of a pass of the engine: outside a graph, launches have gaps; in one, the host issues all
 /// of them at once.
 Rates in_pass(Rates rates, bool decodes);

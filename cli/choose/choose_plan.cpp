@@ -92,7 +92,7 @@ void choose_plan(const PlanFlags& flags, const ParallelOptions& parallel,
   request.configuration = parse_configuration(options, catalog);
   const roofline::Configuration& c = request.configuration;
   request.configuration.interconnect =
-      roofline::find_interconnect(catalog, flags.platform, c.hardware);
+      roofline::find_interconnect(catalog, flags.platform, c.hardware, most_devices);
   request.point = {parse_token_count(flags.batch, "--batch"),
                    parse_token_count(prompt_len, "--prompt-len"),
                    parse_token_count(flags.output_len, "--output-len")};

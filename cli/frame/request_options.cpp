@@ -102,7 +102,9 @@ void parse_devices(const RequestOptions& o, const Catalog& catalog, roofline::Co
   if (!o.stages.empty() && c.parallelism.pp == 1) {
     throw Error("--stages", "one stage", "--pp above 1");
   }
-  if (several) c.interconnect = roofline::find_interconnect(catalog, o.platform, c.hardware);
+  if (several)
+    c.interconnect =
+        roofline::find_interconnect(catalog, o.platform, c.hardware, c.parallelism.devices());
 }
 
 }  // namespace

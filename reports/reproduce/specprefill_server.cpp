@@ -36,7 +36,8 @@ Configuration configuration(const ServingExperiment& e, const std::string& model
   roofline::apply(c.engine, true, true, c.lowering);
   c.parallelism.tp = e.whole("tp");
   if (!c.parallelism.is_one()) {
-    c.interconnect = roofline::find_interconnect(e.catalog, "", c.hardware);
+    c.interconnect =
+        roofline::find_interconnect(e.catalog, "", c.hardware, c.parallelism.devices());
   }
   return c;
 }

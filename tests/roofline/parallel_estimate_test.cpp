@@ -109,6 +109,40 @@ TEST_CASE("several devices: messages are part of both times, and the curve's") {
   CHECK(at(narrow, {4, 512, 2}).communication_s == near(e.communication_s).epsilon(1e-12));
 }
 
+TEST_CASE("several devices: a measured link joins those that no platform names") {
+  roofline::Hardware h = roofline::load_hardware(catalog(), "x86-server-cpu");
+  h.links["mpi"].bandwidth = {5e9, roofline::Source::Datasheet, "", ""};
+  h.links["mpi"].latency = {20e-6, roofline::Source::Datasheet, "", ""};
+  CHECK(message_of([&] {
+          roofline::find_interconnect(catalog(), "", h, 3);
+        }).find("mpirun -n 2 kvcast calibrate") != std::string::npos);
+  h.links["mpi"].bandwidth.source = roofline::Source::Measured;
+  const auto joined = roofline::find_interconnect(catalog(), "", h, 3);
+  CHECK(joined->devices() == 3);
+  // A ring of three: four messages, one after another, of a third each.
+  const auto sum = joined->curve(CollectiveKind::AllReduce, {3, 1, 0}, "", Mode::Calibrated);
+  CHECK(sum.at(3 << 20) == near(4 * (20e-6 + (1 << 20) / 5e9)).epsilon(0.01));
+  CHECK(joined->point_to_point(0, 1, Mode::Calibrated).at(1 << 20) ==
+        near(20e-6 + (1 << 20) / 5e9).epsilon(0.01));
+}
+
+TEST_CASE("several devices: those that wait for each other work at lockstep's share") {
+  const DesignPoint p{1, 4000, 2};
+  Configuration c = on_h100("llama-3.1-8b", {.tp = 2});
+  const Estimate alone = at(c, p);
+  c.hardware.lockstep = roofline::Sourced{0.5, roofline::Source::Measured, "", ""};
+  const Estimate waits = at(c, p);
+  CHECK(waits.communication_s == alone.communication_s);
+  const double ratio =
+      (waits.ttft_s - waits.communication_s) / (alone.ttft_s - alone.communication_s);
+  CHECK(ratio > 1.95);  // latencies do not wait
+  CHECK(ratio <= 2);
+  Configuration one = on_h100("llama-3.1-8b", {});
+  const Estimate without = at(one, p);
+  one.hardware.lockstep = c.hardware.lockstep;
+  CHECK(at(one, p).ttft_s == without.ttft_s);
+}
+
 TEST_CASE("several devices: replicas share the sequences") {
   const DesignPoint one{8, 256, 32};
   const DesignPoint all{32, 256, 32};
