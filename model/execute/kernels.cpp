@@ -50,6 +50,12 @@ struct FastKernels {
     float* target = out.element(b, to);
     if (source != target) std::copy_n(source, n, target);
   }
+  void take(std::size_t input, std::size_t b, std::size_t i, std::span<float> numbers) const {
+    std::copy_n(in(input).element(b, i), numbers.size(), numbers.data());
+  }
+  void lay(std::size_t b, std::size_t i, std::span<const float> numbers) const {
+    std::copy_n(numbers.data(), numbers.size(), out.element(b, i));
+  }
   template <typename F>
   void each(std::size_t rows, std::size_t elements, F f) const {
     for_rows(rows, elements, f);

@@ -53,6 +53,12 @@ class PlainOperands {
   void move(std::size_t input, std::size_t b, std::size_t from, std::size_t to, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i) put(b, to + i, value(input, b, from + i));
   }
+  void take(std::size_t input, std::size_t b, std::size_t i, std::span<N> numbers) {
+    for (N& x : numbers) x = number_of(value(input, b, i++));
+  }
+  void lay(std::size_t b, std::size_t i, std::span<const N> numbers) {
+    for (const N x : numbers) put(b, i++, Real{x});
+  }
   template <typename F>
   void each(std::size_t rows, std::size_t /*elements*/, F f) {
     for (std::size_t r = 0; r < rows; ++r) f(r);

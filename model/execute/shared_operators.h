@@ -11,6 +11,8 @@
 ///   x.put(b, i, number, o)         the same of its output o
 ///   x.constant(c)                  a double as a Number
 ///   x.move(input, b, from, to, n)  moves n elements of sequence b from an input to the output
+///   x.take(input, b, i, numbers)   elements of sequence b from i on, as plain numbers
+///   x.lay(b, i, numbers)           the same to the output
 ///   x.each(rows, elements, f)      f(row) for all rows, in any order; they hold `elements` numbers
 /// In tensors without a batch the first dimension takes the place of the sequences.
 #pragma once
@@ -1010,16 +1012,21 @@ class CollectiveRun {
  private:
   MemberPart part(std::size_t member) const { return member_part(width_, op_.group.size, member); }
 
-  Numbers columns(const MemberPart& p) {
-    Numbers numbers;
-    numbers.reserve(rows_ * p.size);
-    const std::size_t sequence = x_.in_shape(0).sequence_elements();
+  /// f(r, sequence, the first of its elements in row r). A vector is one row.
+  template <typename F>
+  void each_row(const Shape& shape, F f) const {
+    const std::size_t sequence = shape.sequence_elements();
     for (std::size_t r = 0; r < rows_; ++r) {
-      for (std::size_t c = p.first; c < p.first + p.size; ++c) {
-        const std::size_t at = r * width_ + c;
-        numbers.push_back(number_of(x_.value(0, at / sequence, at % sequence)));
-      }
+      const std::size_t at = r * shape.back();
+      f(r, at / sequence, at % sequence);
     }
+  }
+
+  Numbers columns(const MemberPart& p) {
+    Numbers numbers(rows_ * p.size);
+    each_row(x_.in_shape(0), [&](std::size_t r, std::size_t b, std::size_t i) {
+      x_.take(0, b, i + p.first, std::span(numbers).subspan(r * p.size, p.size));
+    });
     return numbers;
   }
 
@@ -1060,12 +1067,9 @@ class CollectiveRun {
 
   /// These columns of the output.
   void put(const MemberPart& p, const Numbers& numbers) {
-    const std::size_t width = x_.out_shape().back();
-    const std::size_t sequence = x_.out_shape().sequence_elements();
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      const std::size_t at = i / p.size * width + p.first + i % p.size;
-      x_.put(at / sequence, at % sequence, Number{numbers[i]});
-    }
+    each_row(x_.out_shape(), [&](std::size_t r, std::size_t b, std::size_t i) {
+      x_.lay(b, i + p.first, std::span(numbers).subspan(r * p.size, p.size));
+    });
   }
 
   X& x_;
