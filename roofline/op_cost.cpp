@@ -34,7 +34,7 @@ BandwidthClass bandwidth_class(RateClass runs_on, const Graph& graph, const Node
     return reads_narrow_weight(graph, node, lowering) ? BandwidthClass::QuantizedProduct
                                                       : BandwidthClass::Product;
   }
-  if (is_any<Softmax, SoftmaxGradient>(op)) return BandwidthClass::Softmax;
+  if (is_any<Softmax>(op)) return BandwidthClass::Softmax;
   if (is_any<CombineExperts>(op)) return BandwidthClass::CombineExperts;
   const bool eager = lowering.elementwise == Kernels::Eager || lowering.attention == Kernels::Eager;
   return eager && is_any<Elementwise, RowMean, RotateHalf, ElementwiseGradient, SumRepeats,
@@ -214,7 +214,9 @@ std::optional<DType> other_products(const Graph& graph, const Node& node,
 }
 
 /// The kernels that convert what a launch reads and writes (Lowering::operands). What several of
-/// its products read is converted once.
+/// its products read is converted once. And what PyTorch's softmax has beside itself
+/// (aten/src/ATen/native/SoftMax.cpp, cuda/SoftMax.cu): bf16 is cast to fp32 first, fp16 on the
+/// way; a gradient is first multiplied by the probabilities.
 std::vector<OpGroup> conversions_of(const Graph& graph, const std::vector<std::size_t>& nodes,
                                     const Lowering& lowering) {
   std::vector<OpGroup> groups;
@@ -223,7 +225,7 @@ std::vector<OpGroup> conversions_of(const Graph& graph, const std::vector<std::s
     OpGroup g;
     g.phase = node.phase;
     g.label = node.label + "_" + what;
-    g.op = "convert";
+    g.op = conversion_name;
     g.count = 1;
     g.work.read[static_cast<std::size_t>(Storage::Activations)] = read;
     g.work.written[static_cast<std::size_t>(Storage::Activations)] = written;
@@ -237,6 +239,15 @@ std::vector<OpGroup> conversions_of(const Graph& graph, const std::vector<std::s
     if (dequantizes(graph, node, lowering)) {
       const TensorInfo& weight = graph.tensor(node.inputs[1]);
       add(node, "dequantize", weight.bytes(), bytes_of(weight.elements(), DType::FP16));
+    }
+    if (is_any<Softmax, SoftmaxGradient>(node.op) && lowering.elementwise == Kernels::Eager) {
+      const TensorInfo& y = graph.tensor(node.output());
+      const bool is_gradient = std::holds_alternative<SoftmaxGradient>(node.op);
+      const bool widens = graph.tensor(node.inputs[0]).dtype == DType::BF16 &&
+                          y.dtype == DType::FP32 && !is_gradient;
+      if (is_gradient) add(node, "weigh", y.bytes() + y.bytes(), y.bytes());
+      // The softmax itself then reads fp32, 2 bytes more than it is counted with.
+      if (widens) add(node, "widen", y.bytes(), y.bytes());
     }
     if (!lowering.operands || (!is_product && !is_any<AttentionValues>(node.op))) continue;
     if (is_quantized(*lowering.operands)) continue;

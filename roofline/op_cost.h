@@ -112,6 +112,9 @@ struct OpGroup {
   }
 };
 
+/// OpGroup::op of kernels beside a launch, which follow its group and are no node's.
+inline constexpr const char* conversion_name = "convert";
+
 /// A graph's launches in groups, and the group of each node.
 struct FoldedGraph {
   std::vector<OpGroup> groups;

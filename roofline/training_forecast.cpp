@@ -41,7 +41,7 @@ std::vector<OpGroup> update_of(const TrainingRecording& recording, const Lowerin
   return groups;
 }
 
-/// The launches of nodes from `first` to before `end`.
+/// The launches of nodes from `first` to before `end`, each followed by its conversions.
 std::vector<OpGroup> part_of(const FoldedGraph& folded, std::size_t first, std::size_t end) {
   std::vector<std::uint64_t> counts(folded.groups.size(), 0);
   for (std::size_t n = first; n < end; ++n) {
@@ -49,6 +49,7 @@ std::vector<OpGroup> part_of(const FoldedGraph& folded, std::size_t first, std::
   }
   std::vector<OpGroup> groups;
   for (std::size_t g = 0; g < counts.size(); ++g) {
+    if (folded.groups[g].op == conversion_name) counts[g] = counts[g - 1];
     if (counts[g] == 0) continue;
     groups.push_back(folded.groups[g]);
     groups.back().count = counts[g];
@@ -209,11 +210,17 @@ TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
   f.weight_bytes = share(ShardedStates::Weights) * whole_bytes(recording_.weight_bytes);
   f.gradient_bytes = share(ShardedStates::Gradients) * whole_bytes(recording_.gradient_bytes);
   f.optimizer_bytes = share(ShardedStates::Optimizer) * whole_bytes(recording_.optimizer_bytes);
-  const ActivationBytes activations =
-      activation_bytes(recording_.first, values, lowering_.elementwise == Kernels::Fused);
+  const bool in_place = lowering_.elementwise == Kernels::Fused;
+  const ActivationBytes activations = activation_bytes(recording_.first, values, in_place);
   f.saved_activation_bytes = static_cast<double>(activations.saved);
   f.activation_bytes = static_cast<double>(activations.peak);
-  f.peak_memory_bytes = f.weight_bytes + f.gradient_bytes + f.optimizer_bytes + f.activation_bytes;
+  // Eager frameworks drop gradients after each step; replicas keep them, in what they send.
+  const bool drops_gradients = !in_place && p.micro_batches == 1 && replicas_ == 1;
+  f.peak_memory_bytes =
+      f.weight_bytes + f.optimizer_bytes +
+      (drops_gradients
+           ? std::max(f.gradient_bytes, static_cast<double>(activations.peak_with_gradients))
+           : f.gradient_bytes + f.activation_bytes);
   f.fits = f.peak_memory_bytes <= rates_.memory_capacity_bytes;
   return f;
 }

@@ -199,7 +199,8 @@ LayerTimes::LayerTimes(const ChainPasses& passes, const Lowering& lowering,
   // No node is left out. What two parts of a layer read is converted for each of them.
   const auto nodes = [](const std::vector<roofline::OpGroup>& groups) {
     std::uint64_t sum = 0;
-    for (const roofline::OpGroup& g : groups) sum += g.op == "convert" ? 0 : g.count;
+    for (const roofline::OpGroup& g : groups)
+      sum += g.op == roofline::conversion_name ? 0 : g.count;
     return sum;
   };
   std::uint64_t all = nodes(segments.embedding) + nodes(last.head);

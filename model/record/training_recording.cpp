@@ -276,6 +276,9 @@ TrainingRecording record_training(const Architecture& configured,
   plan.logits = Logits::All;
   plan.find_model = options.find_model;
   apply_methods(of_training(methods), plan);
+  // Which changes no result. transformers has had no clamp since 4.31, and steps measured with 5.17
+  // (data/measurements/training_steps.csv) save nothing for it.
+  plan.model.decoder.clamps_masked_scores = false;
   if (plan.model.encoder_decoder) {
     throw Error("training", plan.model.name + ", which has an encoder", "a decoder-only model");
   }
@@ -357,14 +360,30 @@ ActivationBytes activation_bytes(const TrainingPass& pass, std::span<const std::
   std::vector<std::vector<std::size_t>> dying(nodes.size());
   for (std::size_t t = 0; t < tensors.size(); ++t) dying[last_reader[t]].push_back(t);
   ActivationBytes result;
+  std::uint64_t gradients = 0;
+  std::uint64_t loss = 0;
+  const auto at_once = [&](std::uint64_t activations) {
+    result.peak = std::max(result.peak, activations);
+    result.peak_with_gradients = std::max(result.peak_with_gradients, activations + gradients);
+  };
   for (std::size_t n = 0; n < nodes.size(); ++n) {
-    if (n == pass.first_backward.index) result.saved = live;
-    for (const TensorId id : nodes[n].outputs) live += bytes[id.index];
+    if (n == pass.first_backward.index) {
+      result.saved = live;
+      if (!in_place) at_once(live + 2 * loss);
+    }
+    for (const TensorId id : nodes[n].outputs) {
+      live += bytes[id.index];
+      const TensorInfo& t = tensors[id.index];
+      if (t.storage == Storage::Gradients) gradients += t.bytes().at(symbols);
+    }
+    if (std::holds_alternative<CrossEntropy>(nodes[n].op)) {
+      loss = std::max(loss, bytes[nodes[n].output().index]);
+    }
     const std::size_t first = nodes[n].inputs.empty() ? tensors.size() : nodes[n].inputs[0].index;
     const bool over_operand = in_place && first < tensors.size() && works_in_place(nodes[n].op) &&
                               last_reader[first] == n &&
                               bytes[first] == bytes[nodes[n].output().index];
-    result.peak = std::max(result.peak, live - (over_operand ? bytes[first] : 0));
+    at_once(live - (over_operand ? bytes[first] : 0));
     for (const std::size_t t : dying[n]) live -= bytes[t];
   }
   return result;

@@ -76,10 +76,14 @@ TrainingRecording record_training(const Architecture& configured,
 
 /// Bytes of activations at the given sizes: the most that live at once, and those that live between
 /// the forward pass and the way back. An operator's result takes the place of an operand that
-/// nothing reads after it, where kernels work `in_place` (those of eager frameworks do not).
+/// nothing reads after it, where kernels work `in_place`. Those of eager frameworks do not, and the
+/// way back begins beside two more tensors as wide as the loss's: PyTorch's nll_loss and
+/// log_softmax each have a gradient.
 struct ActivationBytes {
   std::uint64_t peak = 0;
   std::uint64_t saved = 0;
+  /// The most that live at once with the weights' gradients that are made by then.
+  std::uint64_t peak_with_gradients = 0;
 };
 ActivationBytes activation_bytes(const TrainingPass& pass, std::span<const std::uint64_t> symbols,
                                  bool in_place = true);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +31,7 @@ Configuration training_of(const std::string& model, const std::string& hardware,
   c.lowering.weights = c.lowering.activations = c.lowering.cache = DType::BF16;
   apply(c.engine, true, true, c.lowering);
   c.parallelism.dp = dp;
-  if (dp > 1) c.interconnect = find_interconnect(catalog(), "", c.hardware);
+  if (dp > 1) c.interconnect = find_interconnect(catalog(), "", c.hardware, dp);
   return c;
 }
 
@@ -41,33 +42,53 @@ double gigabytes(double bytes) { return bytes / 1e9; }
 // The rows: data/measurements/README.md, "Steps of training".
 TEST_CASE("training forecast: measured steps of PyTorch, time and memory") {
   const CsvTable table = CsvTable::read(KVCAST_SOURCE_DIR "/data/measurements/training_steps.csv");
-  double time_errors = 0;
-  double memory_errors = 0;
-  double worst = 0;
-  std::size_t rows = 0;
+  // Mean errors; of what the forecast is known not to have, see there.
+  struct Errors {
+    double time = 0;
+    double memory = 0;
+    double worst_memory = 0;
+    std::size_t rows = 0;
+  };
+  std::map<std::string, Errors> errors;
   for (const CsvRow& row : table.rows()) {
-    std::vector<ConfigOverride> overrides{{"max_position_embeddings", row.text("seq_len")}};
+    if (row.text("precision") != "bf16") continue;
+    const std::string& model = row.text("model");
+    std::vector<ConfigOverride> overrides;
+    if (model == "llama-7b") overrides.push_back({"max_position_embeddings", row.text("seq_len")});
     for (const char* key : {"num_hidden_layers", "hidden_size", "num_attention_heads",
                             "num_key_value_heads", "intermediate_size", "vocab_size"}) {
-      overrides.push_back({key, row.text(key)});
+      if (model != "gpt2") overrides.push_back({key, row.text(key)});
     }
-    Configuration c = training_of("llama-7b", row.text("hardware"), overrides, "pytorch");
+    Configuration c = training_of(model, row.text("hardware"), overrides, "pytorch");
     if (row.text("attention") == "eager") c.lowering.attention = Kernels::Eager;
     const TrainingForecaster forecaster(
         c, {.recompute = parse_recompute(row.text("recompute")), .states = DType::BF16});
     const TrainingForecast f =
         forecaster.at({row.whole("batch"), row.whole("seq_len"), row.whole("micro_batches")});
-    const double time = std::abs(f.step_s / row.number("step_s") - 1);
-    time_errors += time;
-    worst = std::max(worst, time);
-    memory_errors += std::abs(f.peak_memory_bytes / row.number("peak_memory_bytes") - 1);
-    ++rows;
+    const bool known = model != "gpt2" && model != "olmoe-1b-7b";
+    Errors& e = errors[known ? row.text("attention") : "others"];
+    const double memory = std::abs(f.peak_memory_bytes / row.number("peak_memory_bytes") - 1);
+    e.time += std::abs(f.step_s / row.number("step_s") - 1);
+    e.memory += memory;
+    e.worst_memory = std::max(e.worst_memory, memory);
+    ++e.rows;
+    // Measured in a process without leftovers.
+    const bool in_layers = row.text("recompute") == "full";
+    if (known && !in_layers && !row.text("step_spread").empty()) CHECK(memory < 0.025);
   }
-  CHECK(rows == 25);
-  MESSAGE("time ", time_errors / static_cast<double>(rows), ", worst ", worst, "; memory ",
-          memory_errors / static_cast<double>(rows));
-  CHECK(time_errors / static_cast<double>(rows) < 0.15);
-  CHECK(memory_errors / static_cast<double>(rows) < 0.12);
+  for (auto& [kind, e] : errors) {
+    const auto rows = static_cast<double>(e.rows);
+    e.time /= rows;
+    e.memory /= rows;
+    MESSAGE(kind, ": ", e.rows, " rows, time ", e.time, ", memory ", e.memory, ", worst ",
+            e.worst_memory);
+  }
+  CHECK(errors["tiled"].rows == 25);
+  CHECK(errors["tiled"].time < 0.1);
+  CHECK(errors["tiled"].memory < 0.025);
+  CHECK(errors["tiled"].worst_memory < 0.06);
+  CHECK(errors["eager"].rows == 7);
+  CHECK(errors["eager"].memory < 0.05);
 }
 
 // Source: Rajbhandari et al. 2020 (arXiv:1910.02054), figure 1: 7.5 billion parameters, 64 devices.
@@ -76,7 +97,7 @@ TEST_CASE("training forecast: ZeRO shards states, gradients and weights in turn"
   const auto states = [&](ShardedStates sharded) {
     Configuration c = training_of("llama-7b", "a100-80gb", shape);
     c.parallelism.dp = 8;
-    c.interconnect = find_interconnect(catalog(), "", c.hardware);
+    c.interconnect = find_interconnect(catalog(), "", c.hardware, 8);
     const TrainingForecaster forecaster(c, {}, sharded);
     const TrainingForecast f = forecaster.at({8, 128, 1});
     return std::pair{f.weight_bytes + f.gradient_bytes + f.optimizer_bytes,
