@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
-#include "search/last_that.h"
+#include "model/base/last_that.h"
 
 namespace kvcast::search {
 namespace {

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "model/base/last_that.h"
 #include "model/base/quantity.h"
-#include "search/last_that.h"
 
 namespace kvcast::search {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "model/base/error.h"
-#include "search/last_that.h"
+#include "model/base/last_that.h"
 
 namespace kvcast::search {
 namespace {

@@ -13,7 +13,6 @@ kernels replayed as a CUDA graph, on the device's. A CSV that is there is contin
 """
 
 import argparse
-import csv
 import dataclasses
 import datetime
 import functools
@@ -31,6 +30,7 @@ except ImportError:
     sys.exit("gpu_methods.py: needs PyTorch; expected 'import torch' to work")
 
 from gpu_method_passes import Llama, PlainEager, Setup, Shape, build, parse_method, read_config
+from gpu_rows import Rows
 
 COLUMNS = ["id", "model", "hardware", "engine", "attention", "dtype", "method", "batch",
            "prompt_len", "output_len", "ttft_s", "tpot_s", "ttft_spread", "tpot_spread", "rounds",
@@ -183,23 +183,11 @@ def graph_times(method, ids, setup, reads_prompt=True):
 # --- rows ----------------------------------------------------------------------------------------
 
 
-class Rows:
-    """The CSV: a row is there as soon as it is measured."""
-
+class MethodRows(Rows):
     def __init__(self, path, hardware, note):
-        self.hardware, self.note, self.known = hardware, note, set()
+        super().__init__(path, COLUMNS, lambda row: row["id"])
+        self.hardware, self.note = hardware, note
         self.begin = time.monotonic()
-        is_new = not os.path.exists(path) or os.path.getsize(path) == 0
-        if not is_new:
-            with open(path, newline="") as file:
-                reader = csv.DictReader(file)
-                if reader.fieldnames != COLUMNS:
-                    sys.exit(f"--output {path}: got other columns; expected a file of this program")
-                self.known = {row["id"] for row in reader}
-        self.file = open(path, "a", newline="")
-        self.writer = csv.DictWriter(self.file, COLUMNS, lineterminator="\n", restval="")
-        if is_new:
-            self.writer.writeheader()
 
     def add(self, identity, model, method, setup, engine, attention, ttft=(), tpot=(), note=""):
         row = dict(id=identity, model=model, hardware=self.hardware, engine=engine,
@@ -214,8 +202,7 @@ class Rows:
                 row[name + "_s"] = f"{median:.6g}"
                 row[name + "_spread"] = f"{(high - low) / median:.3g}"
         row["rounds"] = min(len(s) for s in (ttft, tpot) if s)
-        self.writer.writerow(row)
-        self.file.flush()
+        self.write(row)
         print(f"{time.monotonic() - self.begin:5.0f} s {identity:100} {row.get('ttft_s', ''):>10} "
               f"{row.get('tpot_s', ''):>10}", file=sys.stderr, flush=True)
 
@@ -363,7 +350,7 @@ def main():
         note += f", {torch.cuda.get_device_name(args.device)}"
     if not os.path.isdir(os.path.dirname(os.path.abspath(args.output))):
         sys.exit(f"--output {args.output}: its folder is not there")
-    rows = Rows(args.output, args.hardware, note)
+    rows = MethodRows(args.output, args.hardware, note)
     torch.manual_seed(0)
     warnings.simplefilter("ignore")  # of releases to come
     with torch.inference_mode():

@@ -15,7 +15,6 @@ torch.cuda.max_memory_allocated of the timed steps. A CSV that is there is conti
 
 import argparse
 import contextlib
-import csv
 import dataclasses
 import gc
 import math
@@ -32,6 +31,7 @@ except ImportError as error:
     sys.exit(f"gpu_training.py: {error}; expected PyTorch and transformers")
 
 from gpu_method_passes import read_config
+from gpu_rows import Rows
 
 SHAPE = ["num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads",
          "intermediate_size", "vocab_size"]
@@ -211,28 +211,6 @@ def identity_of(row):
     return tuple(str(row[key]) for key in ("hardware", "model", *SHAPE, *POINT))
 
 
-class Rows:
-    """The CSV: a row is there as soon as it is measured."""
-
-    def __init__(self, path):
-        self.known = set()
-        is_new = not os.path.exists(path) or os.path.getsize(path) == 0
-        if not is_new:
-            with open(path, newline="") as file:
-                reader = csv.DictReader(file)
-                if reader.fieldnames != COLUMNS:
-                    sys.exit(f"--output {path}: got other columns; expected a file of this program")
-                self.known = {identity_of(row) for row in reader}
-        self.file = open(path, "a", newline="")
-        self.writer = csv.DictWriter(self.file, COLUMNS, lineterminator="\n")
-        if is_new:
-            self.writer.writeheader()
-
-    def add(self, row):
-        self.writer.writerow(row)
-        self.file.flush()
-
-
 def row_of(case, hardware):
     config = config_of(case)
     shape = {key: getattr(config, key, None) for key in SHAPE}
@@ -250,7 +228,7 @@ def measure(rows, case, args):
     is_cuda = args.device.startswith("cuda")
     row |= {"step_s": f"{median:.5f}", "step_spread": f"{(high - low) / median:.3g}",
             "peak_memory_bytes": torch.cuda.max_memory_allocated(args.device) if is_cuda else ""}
-    rows.add(row)
+    rows.write(row)
     print(" ".join(str(value) for value in row.values()), file=sys.stderr, flush=True)
 
 
@@ -269,7 +247,7 @@ def main():
         sys.exit(f"--device {args.device}: PyTorch sees no such device; expected cuda or cpu")
     if not os.path.isdir(os.path.dirname(os.path.abspath(args.output))):
         sys.exit(f"--output {args.output}: its folder is not there")
-    rows = Rows(args.output)
+    rows = Rows(args.output, COLUMNS, identity_of)
     torch.manual_seed(0)
     warnings.simplefilter("ignore")  # of releases to come
     for case in args.case or [Case.parse(text) for text in DEFAULT_CASES]:

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
+#include "model/base/last_that.h"
 #include "model/base/quantity.h"
 #include "model/record/rank_recording.h"
 #include "simulate/serving/serving_scenario.h"
@@ -264,15 +265,9 @@ CacheSize cache_of_reserved(const Configuration& c, const SchedulerSettings& s,
   if (s.num_blocks > 0) {
     return beside(std::clamp<std::uint64_t>(s.num_blocks / blocks_of_one, 1, s.max_num_seqs));
   }
-  std::uint64_t fit = 0;
-  for (std::uint64_t most = s.max_num_seqs; fit < most;) {
-    const std::uint64_t middle = fit + (most - fit + 1) / 2;
-    if (beside(middle).blocks / blocks_of_one >= middle) {
-      fit = middle;
-    } else {
-      most = middle - 1;
-    }
-  }
+  const std::uint64_t fit = last_that(1, s.max_num_seqs, [&](std::uint64_t sequences) {
+    return beside(sequences).blocks / blocks_of_one >= sequences;
+  });
   CacheSize size = beside(std::max<std::uint64_t>(fit, 1));
   size.blocks = fit * blocks_of_one;
   return size;

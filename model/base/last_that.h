@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace kvcast::search {
+namespace kvcast {
 
 /// The largest value in [low, high] that `holds`, which is true up to it; low - 1 if none.
 template <typename Holds>
@@ -21,4 +21,4 @@ std::uint64_t last_that(std::uint64_t low, std::uint64_t high, const Holds& hold
   return below;
 }
 
-}  // namespace kvcast::search
+}  // namespace kvcast
