@@ -7,9 +7,9 @@
 namespace kvcast::cli {
 namespace {
 
-const std::string base = oracle + "llama_gqa_llama3_rope";
+const std::string gqa_model = oracle + "llama_gqa_llama3_rope";
 const std::string quality =
-    "validate quality --quiet --json --threads 1 --model " + base + " --text ";
+    "validate quality --quiet --json --threads 1 --model " + gqa_model + " --text ";
 
 std::string write_ids(const TestFolder& folder) {
   json ids = json::array();
@@ -54,7 +54,7 @@ TEST_CASE("validate quality: rows, intervals, a CSV and plots; with keep=1 the b
 TEST_CASE("validate quality: the same model in other types stands beside the methods") {
   const TestFolder folder;
   const std::string half = folder.file("half");
-  run_well("convert quantize -q " + base + " " + half + " --type bf16");
+  run_well("convert quantize -q " + gqa_model + " " + half + " --type bf16");
   const std::string arguments =
       quality + write_ids(folder) +
       " --samples 2 --prompt-len 12 --continuation 4 --method plain --csv " + folder.file("q.csv") +
@@ -81,9 +81,9 @@ TEST_CASE("validate quality: the base named as its own speculator is the same as
       run_json(quality + write_ids(folder) + " --samples 2 --prompt-len 12 --continuation 4 " +
                "--method \"specprefill:lookahead=2,reuse=kept;specprefill:lookahead=2,"
                "reuse=kept,speculator=" +
-               base + "\" --keep 0.5 --csv " + folder.file("q.csv"));
+               gqa_model + "\" --keep 0.5 --csv " + folder.file("q.csv"));
   REQUIRE(j["rows"].size() == 3);
-  CHECK(contains(j["rows"][2]["method"], "speculator=" + base));
+  CHECK(contains(j["rows"][2]["method"], "speculator=" + gqa_model));
   check_equal(j["rows"][2], j["rows"][1], {"agreement", "kl_nats", "perplexity"});
 }
 

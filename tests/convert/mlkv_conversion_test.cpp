@@ -44,7 +44,7 @@ Tensor filled(const std::vector<std::uint64_t>& shape, float first, float step) 
 
 /// GPT-NeoX: 3 layers of 2 heads of 4, MLPs of 5. In layer i head h has rows of 100i + 10h + r in
 /// the query, 1000 more in the key and 2000 more in the value; the bias holds half of that.
-constexpr std::uint64_t layers = 3, heads = 2, head_dim = 4, hidden = 8, width = 5;
+constexpr std::uint64_t layers = 3, heads = 2, head_dim = 4, hidden = 8, mlp_width = 5;
 
 float mark(std::uint64_t layer, std::uint64_t head, std::uint64_t part, std::uint64_t row) {
   return static_cast<float>(1000 * part + 100 * layer + 10 * head + row);
@@ -76,19 +76,23 @@ Tensors neox_tensors() {
     t[layer + "attention.query_key_value.bias"] = bias;
     t[layer + "attention.dense.weight"] = filled({hidden, hidden}, 0, 1);
     t[layer + "attention.dense.bias"] = filled({hidden}, 0, 1);
-    t[layer + "mlp.dense_h_to_4h.weight"] = filled({width, hidden}, 0, 1);
-    t[layer + "mlp.dense_h_to_4h.bias"] = filled({width}, 10, 1);
-    t[layer + "mlp.dense_4h_to_h.weight"] = filled({hidden, width}, 0, 1);
+    t[layer + "mlp.dense_h_to_4h.weight"] = filled({mlp_width, hidden}, 0, 1);
+    t[layer + "mlp.dense_h_to_4h.bias"] = filled({mlp_width}, 10, 1);
+    t[layer + "mlp.dense_4h_to_h.weight"] = filled({hidden, mlp_width}, 0, 1);
     t[layer + "mlp.dense_4h_to_h.bias"] = filled({hidden}, 20, 1);
   }
   return t;
 }
 
 json neox_config() {
-  return {
-      {"model_type", "gpt_neox"},    {"hidden_size", hidden},        {"vocab_size", 11},
-      {"num_hidden_layers", layers}, {"num_attention_heads", heads}, {"intermediate_size", width},
-      {"rotary_pct", 0.5},           {"torch_dtype", "float16"}};
+  return {{"model_type", "gpt_neox"},
+          {"hidden_size", hidden},
+          {"vocab_size", 11},
+          {"num_hidden_layers", layers},
+          {"num_attention_heads", heads},
+          {"intermediate_size", mlp_width},
+          {"rotary_pct", 0.5},
+          {"torch_dtype", "float16"}};
 }
 
 /// A checkpoint folder, and room for what is made of it.
@@ -204,15 +208,15 @@ TEST_CASE("mlkv conversion: MLPs get copies of their first neurons, at full or a
   for (const MlpWidening widening : {MlpWidening::Copy, MlpWidening::Preserve}) {
     const Tensors t = converted({{3, 1, widening}});
     const Tensor& up = t.at(mlp + "dense_h_to_4h.weight");
-    REQUIRE(up.shape == std::vector<std::uint64_t>{width + 4, hidden});
+    REQUIRE(up.shape == std::vector<std::uint64_t>{mlp_width + 4, hidden});
     Numbers rows = before.at(mlp + "dense_h_to_4h.weight").data;
     rows.insert(rows.end(), rows.begin(), rows.begin() + 4 * hidden);
     CHECK(up.data == rows);
     CHECK(t.at(mlp + "dense_h_to_4h.bias").data == Numbers{10, 11, 12, 13, 14, 10, 11, 12, 13});
     // Row 1 of the way out was 5, 6, 7, 8, 9.
     const Tensor& down = t.at(mlp + "dense_4h_to_h.weight");
-    REQUIRE(down.shape == std::vector<std::uint64_t>{hidden, width + 4});
-    const Numbers row(down.data.begin() + width + 4, down.data.begin() + 2 * (width + 4));
+    REQUIRE(down.shape == std::vector<std::uint64_t>{hidden, mlp_width + 4});
+    const Numbers row(down.data.begin() + mlp_width + 4, down.data.begin() + 2 * (mlp_width + 4));
     CHECK(row == (widening == MlpWidening::Copy ? Numbers{5, 6, 7, 8, 9, 5, 6, 7, 8}
                                                 : Numbers{2.5, 3, 3.5, 4, 9, 2.5, 3, 3.5, 4}));
     CHECK(t.at(mlp + "dense_4h_to_h.bias").data == before.at(mlp + "dense_4h_to_h.bias").data);
@@ -234,7 +238,7 @@ TEST_CASE("mlkv conversion: the report and the new config say what has changed")
   const json config = read_json_file(w.out() / "config.json");
   CHECK(config["num_key_value_layers"] == 1);
   CHECK(config["num_key_value_heads"] == 1);
-  CHECK(config["intermediate_size"] == width);
+  CHECK(config["intermediate_size"] == mlp_width);
   CHECK(config["torch_dtype"] == "float32");
   CHECK(config["model_type"] == "gpt_neox");
   CHECK(count_parameters(Checkpoint(w.out()).architecture()) == r.parameters_after);
@@ -273,7 +277,7 @@ TEST_CASE("mlkv conversion: bad input is refused and nothing is written") {
       std::numeric_limits<float>::infinity();
   refused({{1, 2, MlpWidening::None}}, infinite, "an infinity");
   Tensors misshapen = whole;
-  misshapen["gpt_neox.layers.0.mlp.dense_h_to_4h.bias"] = filled({width + 1}, 0, 1);
+  misshapen["gpt_neox.layers.0.mlp.dense_h_to_4h.bias"] = filled({mlp_width + 1}, 0, 1);
   refused({{1, 2, MlpWidening::None}}, misshapen, "shape [6]");
 }
 

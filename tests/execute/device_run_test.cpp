@@ -19,11 +19,6 @@ namespace {
 constexpr double of_fp64 = 1e-12;
 constexpr double of_fp32 = 1e-4;
 
-std::vector<double> logits_of(const Generation& g) {
-  if (!g.logits64.empty()) return {g.logits64.begin(), g.logits64.end()};
-  return {g.logits.begin(), g.logits.end()};
-}
-
 struct Single {
   Single(const Checkpoint& checkpoint, const SessionOptions& options, Request r)
       : request(std::move(r)), generation(Session(checkpoint, options).run(request)) {}

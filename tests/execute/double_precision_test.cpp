@@ -15,7 +15,7 @@
 namespace kvcast::execute {
 namespace {
 
-SessionOptions in_fp64(Kernels kernels) {
+SessionOptions with_all_logits(Kernels kernels) {
   SessionOptions o;
   o.attention = kernels;
   o.elementwise = kernels;
@@ -37,11 +37,11 @@ TEST_CASE("fp64: logits are those of fp32 within 1e-4 of their range, eager and 
   for (const std::string& name : oracle_cases()) {
     CAPTURE(name);
     const OracleCase c(name);
-    const Generation tiled = run(c, in_fp64(Kernels::Fused));
-    const Generation eager = run(c, in_fp64(Kernels::Eager));
+    const Generation tiled = run(c, with_all_logits(Kernels::Fused));
+    const Generation eager = run(c, with_all_logits(Kernels::Eager));
     CHECK(tiled.logits.empty());
     CHECK(tiled.logits64.size() == tiled.logits_shape.elements());
-    SessionOptions fp32 = in_fp64(Kernels::Fused);
+    SessionOptions fp32 = with_all_logits(Kernels::Fused);
     fp32.dtype = DType::FP32;
     const Generation single = run(c, fp32);
     CHECK(single.logits64.empty());
@@ -55,9 +55,9 @@ TEST_CASE("fp64: logits are those of fp32 within 1e-4 of their range, eager and 
 
 TEST_CASE("fp64: a prompt in chunks gives the logits of one piece") {
   const OracleCase c("llama_gqa_llama3_rope");
-  const Generation whole = run(c, in_fp64(Kernels::Fused));
+  const Generation whole = run(c, with_all_logits(Kernels::Fused));
   for (const std::uint64_t chunk : {std::uint64_t{1}, std::uint64_t{5}}) {
-    SessionOptions o = in_fp64(Kernels::Fused);
+    SessionOptions o = with_all_logits(Kernels::Fused);
     o.chunk = chunk;
     CHECK(relative_difference(run(c, o).logits64, whole.logits64) < 1e-12);
   }
@@ -67,7 +67,7 @@ TEST_CASE("fp64: 64 greedy tokens are those of transformers") {
   for (const char* name : {"llama_gqa_llama3_rope", "gemma2", "falcon_7b", "t5", "whisper"}) {
     CAPTURE(name);
     const OracleCase c(name);
-    SessionOptions o = in_fp64(Kernels::Fused);
+    SessionOptions o = with_all_logits(Kernels::Fused);
     o.decoder_tokens = c.greedy_prompt[0].size();
     const Session session(c.checkpoint, o);
     CHECK(session.run(c.request(c.greedy_prompt, 64)).tokens == c.greedy);
@@ -76,11 +76,11 @@ TEST_CASE("fp64: 64 greedy tokens are those of transformers") {
 
 TEST_CASE("fp64: weights, cache and their needed bytes are twice those of plain fp32") {
   const OracleCase c("llama_mha");
-  SessionOptions fp32 = in_fp64(Kernels::Fused);
+  SessionOptions fp32 = with_all_logits(Kernels::Fused);
   fp32.dtype = DType::FP32;
   fp32.loops = Loops::Counting;
   const Session narrow(c.checkpoint, fp32);
-  const Session wide(c.checkpoint, in_fp64(Kernels::Fused));
+  const Session wide(c.checkpoint, with_all_logits(Kernels::Fused));
   CHECK(wide.weight_bytes() == 2 * narrow.weight_bytes());
   const Generation a = narrow.run(c.request(c.prompt, 3));
   const Generation b = wide.run(c.request(c.prompt, 3));
@@ -91,7 +91,7 @@ TEST_CASE("fp64: weights, cache and their needed bytes are twice those of plain 
     return needed_bytes(c.checkpoint.architecture(), o, 2, 10, 3);
   };
   // Token ids and positions keep their four bytes.
-  const double ratio = needed(in_fp64(Kernels::Fused)) / needed(fp32);
+  const double ratio = needed(with_all_logits(Kernels::Fused)) / needed(fp32);
   CHECK(ratio <= 2);
   CHECK(ratio > 1.99);
 }
@@ -123,9 +123,10 @@ TEST_CASE("fp64: weights rewritten without a change of meaning give equal logits
   }
   std::ofstream(folder / "model.safetensors", std::ios::binary) << safetensors_bytes(tensors);
   const Checkpoint rewritten(folder.path());
-  const Session session(rewritten, in_fp64(Kernels::Fused));
+  const Session session(rewritten, with_all_logits(Kernels::Fused));
   const Generation ours = session.run(c.request(c.prompt, 1));
-  CHECK(relative_difference(ours.logits64, run(c, in_fp64(Kernels::Fused)).logits64) < 1e-12);
+  CHECK(relative_difference(ours.logits64, run(c, with_all_logits(Kernels::Fused)).logits64) <
+        1e-12);
 }
 
 TEST_CASE("fp64: random weights are those of fp32") {
@@ -133,7 +134,7 @@ TEST_CASE("fp64: random weights are those of fp32") {
   const Checkpoint random(c.checkpoint.architecture(), 7);
   Request request;
   request.tokens = {{3, 1, 4, 1, 5}};
-  SessionOptions o = in_fp64(Kernels::Fused);
+  SessionOptions o = with_all_logits(Kernels::Fused);
   const Generation wide = Session(random, o).run(request);
   o.dtype = DType::FP32;
   const Generation narrow = Session(random, o).run(request);

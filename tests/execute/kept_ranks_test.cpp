@@ -29,11 +29,6 @@ Request request_of(const Architecture& a, std::uint64_t output_len = 4) {
   return request;
 }
 
-std::vector<double> logits_of(const Generation& g) {
-  if (!g.logits64.empty()) return {g.logits64.begin(), g.logits64.end()};
-  return {g.logits.begin(), g.logits.end()};
-}
-
 RankRun run_shared(const Checkpoint& checkpoint, SessionOptions o, const std::string& methods,
                    const Parts& parts) {
   o.methods = parse_methods(methods);

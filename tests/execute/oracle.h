@@ -22,6 +22,12 @@ inline std::filesystem::path oracle_folder() {
   return std::filesystem::path(KVCAST_SOURCE_DIR) / "tests" / "oracle";
 }
 
+/// Of a generation in either precision.
+inline std::vector<double> logits_of(const Generation& g) {
+  if (!g.logits64.empty()) return {g.logits64.begin(), g.logits64.end()};
+  return {g.logits.begin(), g.logits.end()};
+}
+
 /// The names of all cases.
 inline std::vector<std::string> oracle_cases() {
   std::vector<std::string> names;

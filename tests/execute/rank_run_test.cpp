@@ -72,11 +72,6 @@ std::size_t seen_before(const Architecture& a, const std::string& cache, std::si
   return layer.sliding_window > 0 ? std::min<std::size_t>(first, layer.sliding_window - 1) : first;
 }
 
-std::vector<double> logits_of(const Generation& g) {
-  if (!g.logits64.empty()) return {g.logits64.begin(), g.logits64.end()};
-  return {g.logits.begin(), g.logits.end()};
-}
-
 /// A batch of two prompts of `length` tokens.
 std::vector<std::vector<TokenId>> prompts(const Architecture& a, std::uint64_t length) {
   std::vector<TokenId> first = made_up_prompt(length, a.vocab_size);

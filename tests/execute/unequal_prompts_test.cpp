@@ -13,7 +13,7 @@ namespace kvcast::execute {
 namespace {
 
 /// A session whose methods may name "small", a speculator of another depth with random weights.
-Session session_of(const OracleCase& c, const std::string& methods, SessionOptions o = {}) {
+Session session_with(const OracleCase& c, const std::string& methods, SessionOptions o = {}) {
   o.methods = parse_methods(methods);
   o.open = [&c](const std::string&) {
     Architecture a = c.checkpoint.architecture();
@@ -36,7 +36,7 @@ TEST_CASE("unequal prompts: they run one by one, each as it would alone") {
         "specprefill:keep=0.5,reuse=kept", "static-prune:keep=0.5", "random-prune:keep=0.5,seed=7",
         "lazyllm:begin=0.8,end=0.4,from=0.2", "streaming:sinks=1,window=4"}) {
     CAPTURE(method);
-    const Session session = session_of(c, method, {.loops = Loops::Counting});
+    const Session session = session_with(c, method, {.loops = Loops::Counting});
     Request request = c.request(prompts, 4);
     CHECK(runs_one_by_one(session, request));
     const Generation together = session.run(request);
@@ -46,8 +46,8 @@ TEST_CASE("unequal prompts: they run one by one, each as it would alone") {
     for (std::size_t b = 0; b < prompts.size(); ++b) {
       const bool random = method.starts_with("random-prune");
       const Session drawn =
-          session_of(c, random ? "random-prune:keep=0.5,seed=" + std::to_string(7 + b) : method,
-                     {.loops = Loops::Counting});
+          session_with(c, random ? "random-prune:keep=0.5,seed=" + std::to_string(7 + b) : method,
+                       {.loops = Loops::Counting});
       const Generation alone = drawn.run(c.request({prompts[b]}, 4));
       CHECK(together.tokens[b] == alone.tokens[0]);
       if (!alone.kept.empty()) CHECK(together.kept[b] == alone.kept[0]);
@@ -76,8 +76,9 @@ TEST_CASE("unequal prompts: what cannot run one by one, and a wrong prompt among
     CHECK(line.find(part) != std::string::npos);
     CHECK(passes == 0);
   };
-  refused(session_of(c, "plain", {.logits = Logits::All}), request, "prompts of different lengths");
-  const Session plain = session_of(c, "plain");
+  refused(session_with(c, "plain", {.logits = Logits::All}), request,
+          "prompts of different lengths");
+  const Session plain = session_with(c, "plain");
   request.continuation = {{1, 2}};
   refused(plain, request, "continuation");
   request.continuation = {};
@@ -87,7 +88,7 @@ TEST_CASE("unequal prompts: what cannot run one by one, and a wrong prompt among
   refused(plain, request, "token id 100000 at position 1");
   request.tokens[1] = {7, 1};
   // Pooled over more neighbours than the second prompt has.
-  refused(session_of(c, "specprefill:keep=0.5,pool=7"), request,
+  refused(session_with(c, "specprefill:keep=0.5,pool=7"), request,
           "at most 5 for a prompt of 2 tokens");
 }
 

@@ -18,7 +18,7 @@
 namespace kvcast::execute {
 namespace {
 
-constexpr double tolerance = 1e-5;
+constexpr double fp32_tolerance = 1e-5;
 
 /// Tensors of one operator in both types of number.
 class Numbers {
@@ -109,9 +109,9 @@ void check(const OperatorRun& start) {
     const std::vector<float>& fast = one.result(o).narrow();
     const std::vector<double> wide(fast.begin(), fast.end());
     if (expected.size() == 1) {
-      CHECK(std::abs(wide[0] - expected[0]) <= tolerance * std::abs(expected[0]));
+      CHECK(std::abs(wide[0] - expected[0]) <= fp32_tolerance * std::abs(expected[0]));
     } else {
-      CHECK(relative_difference(wide, expected) < tolerance);
+      CHECK(relative_difference(wide, expected) < fp32_tolerance);
     }
     CHECK((one.result(o).narrow() == two.result(o).narrow()));
   }

@@ -8,16 +8,12 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "tests/catalog.h"
 #include "tests/near.h"
 #include "tests/test_folder.h"
 
 namespace kvcast::measure {
 namespace {
-
-const Catalog& catalog() {
-  static const Catalog c(KVCAST_SOURCE_DIR "/data");
-  return c;
-}
 
 /// Rows whose measured times are what `truth` forecasts, times `factor`.
 Validation rows_of(const roofline::Hardware& truth, double factor = 1) {

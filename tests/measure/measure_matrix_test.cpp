@@ -18,16 +18,12 @@
 #include "model/io/files/csv_table.h"
 #include "roofline/hardware_writer.h"
 #include "search/placed_estimator.h"
+#include "tests/catalog.h"
 #include "tests/near.h"
 #include "tests/test_folder.h"
 
 namespace kvcast::measure {
 namespace {
-
-const Catalog& catalog() {
-  static const Catalog c(KVCAST_SOURCE_DIR "/data");
-  return c;
-}
 
 std::string contents(const std::filesystem::path& path) {
   std::ostringstream text;

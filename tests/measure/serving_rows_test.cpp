@@ -11,16 +11,12 @@
 #include "measure/serving_validation.h"
 #include "model/base/error.h"
 #include "roofline/estimator.h"
+#include "tests/catalog.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
 
 namespace kvcast::measure {
 namespace {
-
-const Catalog& catalog() {
-  static const Catalog c(KVCAST_SOURCE_DIR "/data");
-  return c;
-}
 
 /// A row, of which the tests say what differs.
 struct Row {

@@ -12,18 +12,14 @@
 
 #include "model/base/error.h"
 #include "roofline/hardware_fields.h"
+#include "tests/catalog.h"
 #include "tests/near.h"
 #include "tests/test_folder.h"
 
 namespace kvcast::measure {
 namespace {
 
-const Catalog& catalog() {
-  static const Catalog c(KVCAST_SOURCE_DIR "/data");
-  return c;
-}
-
-Validation validated(const std::string& table) {
+Validation validation_of(const std::string& table) {
   return validate(parse_measurements(table, "m"), catalog(), {});
 }
 
@@ -68,9 +64,9 @@ ValidationStore store_of(const Validation& v) {
 // Errors are factors: a forecast of 0.8 times the measurement is 1 / 0.8 - 1 = 0.25 off.
 TEST_CASE("store: bounds are the worst of few rows of the same device, method and attention") {
   Validation v =
-      validated(columns +
-                "pythia-160m,tpu-v4,tiled,1,512,9,1,1\npythia-160m,tpu-v4,tiled,1,1024,9,1,1\n"
-                "pythia-160m,tpu-v4,eager,1,512,9,1,1\n");
+      validation_of(columns +
+                    "pythia-160m,tpu-v4,tiled,1,512,9,1,1\npythia-160m,tpu-v4,tiled,1,1024,9,1,1\n"
+                    "pythia-160m,tpu-v4,eager,1,512,9,1,1\n");
   set_errors(v, {-0.2, 0.1, 0.22, 0.05, 0.7, 0.8});
   const TestFolder folder;
   write(folder / "v.json", validation_document(v, "m"));
@@ -136,7 +132,7 @@ TEST_CASE("store: a device with any other factor is another one, with other sour
 
 // Errors of one width say nothing of another: other rates and other bytes are at work.
 TEST_CASE("store: a bound of one dtype is none of another, but fp16 and bf16 are one") {
-  Validation v = validated(
+  Validation v = validation_of(
       "model,hardware,dtype,batch,prompt_len,output_len,ttft_s,tpot_s\n"
       "pythia-160m,tpu-v4,fp16,1,512,9,1,1\n"
       "pythia-160m,tpu-v4,int8,1,512,9,1,1\n");
@@ -163,7 +159,7 @@ TEST_CASE("store: a bound of one dtype is none of another, but fp16 and bf16 are
 
 // Rows of several devices are of the links between them too; those of one device are not.
 TEST_CASE("store: a bound of ranks holds for their number and the links it was measured over") {
-  Validation v = validated(
+  Validation v = validation_of(
       "model,hardware,method,batch,prompt_len,output_len,ttft_s,tpot_s\n"
       "pythia-160m,tpu-v4,plain,1,512,9,1,1\n"
       "pythia-160m,tpu-v4,kvr:p=2,1,512,9,1,1\n");
@@ -208,7 +204,7 @@ Validation public_rows(const std::string& device) {
     table += "pythia-160m," + device + ",vllm,org/" + "abc"[i % 3] + " @ " + std::to_string(i) +
              "," + std::to_string(i + 1) + ",1024,1,ttft_s,1,s\n";
   }
-  Validation v = validated(table);
+  Validation v = validation_of(table);
   set_errors(v, std::vector<double>(9, 0.1));
   return v;
 }
@@ -259,7 +255,7 @@ TEST_CASE("store: an estimate without an engine takes errors without one") {
 }
 
 TEST_CASE("store: a whole request counts for the phase that takes most of it") {
-  const Validation v = validated(
+  const Validation v = validation_of(
       "model,hardware,batch,prompt_len,output_len,request_s\n"
       "pythia-160m,tpu-v4,1,2048,2,1\n"
       "pythia-160m,tpu-v4,1,600,500,1\n");
@@ -277,7 +273,7 @@ TEST_CASE("store: a whole request counts for the phase that takes most of it") {
 }
 
 TEST_CASE("store: options of a method are one method, and a missing metric is named") {
-  const Validation v = validated(
+  const Validation v = validation_of(
       "model,hardware,method,batch,prompt_len,output_len,ttft_s\n"
       "pythia-160m,tpu-v4,random-prune:keep=0.5,1,512,1,1\n");
   ValidationStore store = store_of(v);

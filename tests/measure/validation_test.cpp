@@ -13,16 +13,12 @@
 #include "reports/plot/validation_plots.h"
 #include "roofline/estimator.h"
 #include "search/placed_estimator.h"
+#include "tests/catalog.h"
 #include "tests/near.h"
 
 namespace kvcast::measure {
 using namespace reports;
 namespace {
-
-const Catalog& catalog() {
-  static const Catalog c(KVCAST_SOURCE_DIR "/data");
-  return c;
-}
 
 Validation validated(const std::string& text, const std::string& device = "",
                      const MeasurementDefaults& defaults = {}) {

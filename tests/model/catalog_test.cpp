@@ -14,6 +14,7 @@
 
 #include "model/base/error.h"
 #include "model/record/recording.h"
+#include "tests/catalog.h"
 #include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
 #include "tests/test_folder.h"
@@ -21,14 +22,7 @@
 using namespace kvcast;
 namespace fs = std::filesystem;
 
-namespace {
-
-const Catalog& catalog() {
-  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
-  return c;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("catalog: every model has the parameters and cache that parameters.csv lists") {
   // name,parameters,kv_elements_per_token,cross_kv_elements_per_encoder_token,source

@@ -22,7 +22,7 @@ std::vector<std::uint64_t> windows(const Architecture& a) {
 
 using Windows = std::vector<std::uint64_t>;
 
-const std::string llama = R"({"model_type": "llama", "hidden_size": 48, "vocab_size": 51,
+const std::string tiny_llama = R"({"model_type": "llama", "hidden_size": 48, "vocab_size": 51,
   "num_hidden_layers": 5, "num_attention_heads": 6, "num_key_value_heads": 3,
   "intermediate_size": 20})";
 const std::string neox = R"({"model_type": "gpt_neox", "hidden_size": 48, "vocab_size": 51,
@@ -44,8 +44,9 @@ TEST_CASE("config_decoders: keys that a saved config leaves out have the family'
   // transformers' configuration classes: MistralConfig 8 KV heads; GemmaConfig 16 KV heads of 256;
   // Gemma2Config 4 KV heads of 256, window 4096, caps 50 and 30; Qwen2Config 32 KV heads.
   const auto shape = [](const std::string& type, const std::string& heads) {
-    return model_of(llama, R"({"num_key_value_heads": null, "hidden_size": 192, "model_type": ")" +
-                               type + R"(", "num_attention_heads": )" + heads + "}");
+    return model_of(tiny_llama,
+                    R"({"num_key_value_heads": null, "hidden_size": 192, "model_type": ")" + type +
+                        R"(", "num_attention_heads": )" + heads + "}");
   };
   CHECK(shape("llama", "6").decoder.layers[0].heads == Heads{6, 6, 32});
   CHECK(shape("mistral", "16").decoder.layers[0].heads == Heads{16, 8, 12});
@@ -61,19 +62,19 @@ TEST_CASE("config_decoders: keys that a saved config leaves out have the family'
 }
 
 TEST_CASE("config_decoders: rope_parameters of transformers 5 are read like rope_scaling") {
-  const Architecture a =
-      model_of(llama, R"({"rope_parameters": {"rope_type": "default", "rope_theta": 500000}})");
+  const Architecture a = model_of(
+      tiny_llama, R"({"rope_parameters": {"rope_type": "default", "rope_theta": 500000}})");
   // The second frequency of a head of 8 is theta^(-2/8).
   CHECK(a.decoder.layers[0].rope->inverse_frequencies[1] == near(std::pow(500000, -0.25)));
-  CHECK_THROWS(model_of(llama, R"({"rope_parameters": {"rope_type": "yarn"}})"));
+  CHECK_THROWS(model_of(tiny_llama, R"({"rope_parameters": {"rope_type": "yarn"}})"));
 }
 
 TEST_CASE("config_decoders: mixtures of experts are refused") {
-  CHECK_THROWS(model_of(llama, R"({"num_local_experts": 8})"));
+  CHECK_THROWS(model_of(tiny_llama, R"({"num_local_experts": 8})"));
 }
 
 TEST_CASE("config_decoders: Llama is RMSNorm, RoPE and a gated MLP without biases") {
-  const Architecture a = model_of(llama);
+  const Architecture a = model_of(tiny_llama);
   const Stack& s = a.decoder;
   CHECK(a.hidden_size == 48);
   CHECK(a.vocab_size == 51);
@@ -98,27 +99,27 @@ TEST_CASE("config_decoders: Llama is RMSNorm, RoPE and a gated MLP without biase
 }
 
 TEST_CASE("config_decoders: Llama without KV heads has as many as heads; head_dim may differ") {
-  CHECK(model_of(llama, R"({"num_key_value_heads": null})").decoder.layers[0].heads ==
+  CHECK(model_of(tiny_llama, R"({"num_key_value_heads": null})").decoder.layers[0].heads ==
         Heads{6, 6, 8});
-  const Architecture a = model_of(llama, R"({"hidden_size": 41, "head_dim": 10})");
+  const Architecture a = model_of(tiny_llama, R"({"hidden_size": 41, "head_dim": 10})");
   CHECK(a.decoder.layers[0].heads == Heads{6, 3, 10});
   CHECK(a.decoder.attention_scale == 1 / std::sqrt(10.0));
 }
 
 TEST_CASE("config_decoders: Llama's attention_bias is on all four projections, mlp_bias on three") {
-  const Stack s = model_of(llama, R"({"attention_bias": true, "mlp_bias": true})").decoder;
+  const Stack s = model_of(tiny_llama, R"({"attention_bias": true, "mlp_bias": true})").decoder;
   CHECK((s.query_bias && s.key_bias && s.value_bias && s.attention_output_bias && s.mlp_bias));
 }
 
 TEST_CASE("config_decoders: Qwen2 has biases on q, k and v only, and windows when it says so") {
-  const Architecture a = model_of(llama, R"({"model_type": "qwen2", "sliding_window": 9})");
+  const Architecture a = model_of(tiny_llama, R"({"model_type": "qwen2", "sliding_window": 9})");
   CHECK((a.decoder.query_bias && a.decoder.key_bias && a.decoder.value_bias));
   CHECK_FALSE(a.decoder.attention_output_bias);
   CHECK(windows(a) == Windows{0, 0, 0, 0, 0});
-  CHECK(windows(model_of(llama, R"({"model_type": "qwen2", "sliding_window": 9,
+  CHECK(windows(model_of(tiny_llama, R"({"model_type": "qwen2", "sliding_window": 9,
                                 "use_sliding_window": true, "max_window_layers": 2})")) ==
         Windows{0, 0, 9, 9, 9});
-  CHECK(windows(model_of(llama, R"({"model_type": "qwen2", "use_sliding_window": true,
+  CHECK(windows(model_of(tiny_llama, R"({"model_type": "qwen2", "use_sliding_window": true,
                                 "max_window_layers": 4})")) ==
         Windows{0, 0, 0, 0, 4096});  // transformers' default
 }
@@ -126,30 +127,32 @@ TEST_CASE("config_decoders: Qwen2 has biases on q, k and v only, and windows whe
 TEST_CASE(
     "config_decoders: Mistral and Phi-3 window every layer, Llama none, Gemma 2 every other") {
   const std::string window = R"("sliding_window": 9})";
-  CHECK(windows(model_of(llama, "{" + window)) == Windows{0, 0, 0, 0, 0});
-  CHECK(windows(model_of(llama, R"({"model_type": "mistral", )" + window)) ==
+  CHECK(windows(model_of(tiny_llama, "{" + window)) == Windows{0, 0, 0, 0, 0});
+  CHECK(windows(model_of(tiny_llama, R"({"model_type": "mistral", )" + window)) ==
         Windows{9, 9, 9, 9, 9});
-  CHECK(windows(model_of(llama, R"({"model_type": "mistral"})")) ==
+  CHECK(windows(model_of(tiny_llama, R"({"model_type": "mistral"})")) ==
         Windows{4096, 4096, 4096, 4096, 4096});  // transformers' default
-  json none = json::parse(llama);
+  json none = json::parse(tiny_llama);
   none["model_type"] = "mistral";
   none["sliding_window"] = nullptr;
   CHECK(windows(read_config(none, "tiny", "tiny.json")) == Windows{0, 0, 0, 0, 0});
-  CHECK(windows(model_of(llama, R"({"model_type": "phi3", )" + window)) == Windows{9, 9, 9, 9, 9});
-  CHECK(windows(model_of(llama, R"({"model_type": "gemma2", )" + window)) ==
+  CHECK(windows(model_of(tiny_llama, R"({"model_type": "phi3", )" + window)) ==
+        Windows{9, 9, 9, 9, 9});
+  CHECK(windows(model_of(tiny_llama, R"({"model_type": "gemma2", )" + window)) ==
         Windows{9, 0, 9, 0, 9});
-  CHECK(windows(model_of(llama, R"({"model_type": "gemma", )" + window)) == Windows{0, 0, 0, 0, 0});
+  CHECK(windows(model_of(tiny_llama, R"({"model_type": "gemma", )" + window)) ==
+        Windows{0, 0, 0, 0, 0});
 }
 
 TEST_CASE("config_decoders: OLMo's LayerNorm has no parameters") {
-  const Architecture a = model_of(llama, R"({"model_type": "olmo", "rms_norm_eps": 0.5})");
+  const Architecture a = model_of(tiny_llama, R"({"model_type": "olmo", "rms_norm_eps": 0.5})");
   CHECK(a.decoder.norm == NormKind::LayerPlain);
   CHECK(a.decoder.norm_eps == 1e-5);
 }
 
 TEST_CASE("config_decoders: Gemma's weights are 1 + w, its embedding scaled, its head tied") {
   // The first hub configs say "gelu"; the model was trained with the tanh form.
-  const Architecture a = model_of(llama, R"({"model_type": "gemma", "hidden_act": "gelu"})");
+  const Architecture a = model_of(tiny_llama, R"({"model_type": "gemma", "hidden_act": "gelu"})");
   CHECK(a.decoder.norm == NormKind::RmsUnitOffset);
   CHECK(a.decoder.activation == Function::GeluTanh);
   CHECK(a.embedding_scale == std::sqrt(48.0));
@@ -159,14 +162,15 @@ TEST_CASE("config_decoders: Gemma's weights are 1 + w, its embedding scaled, its
 }
 
 TEST_CASE("config_decoders: Gemma 2 adds norms after its branches, caps and a query scale") {
-  const Architecture a = model_of(llama, R"({"model_type": "gemma2", "attn_logit_softcapping": 50.0,
+  const Architecture a =
+      model_of(tiny_llama, R"({"model_type": "gemma2", "attn_logit_softcapping": 50.0,
     "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 144})");
   CHECK(a.decoder.post_norms);
   CHECK(a.decoder.attention_softcap == 50);
   CHECK(a.logit_softcap == 30);
   CHECK(a.decoder.attention_scale == 1.0 / 12);
   // null switches a cap off; the scale's default is 256^-0.5
-  json capless = json::parse(llama);
+  json capless = json::parse(tiny_llama);
   capless["model_type"] = "gemma2";
   capless["attn_logit_softcapping"] = nullptr;
   const Architecture b = read_config(capless, "tiny", "tiny.json");

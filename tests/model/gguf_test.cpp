@@ -23,16 +23,16 @@ bool has(const std::string& text, const std::string& part) {
 
 GgufFile read(const GgufWriter& writer) { return read_gguf(in_memory(writer.bytes(), "m.gguf")); }
 
-std::string refusal(const std::string& bytes) {
+std::string file_refusal(const std::string& bytes) {
   return message_of([&] { read_gguf(in_memory(bytes, "m.gguf")); });
 }
-std::string refusal(const GgufWriter& writer) { return refusal(writer.bytes()); }
+std::string file_refusal(const GgufWriter& writer) { return file_refusal(writer.bytes()); }
 
 /// A file whose only metadata value has these bytes.
 std::string refusal_of_value(std::uint32_t type, const std::string& bytes) {
   GgufWriter w;
   w.value("k", type, bytes);
-  return refusal(w);
+  return file_refusal(w);
 }
 
 std::string array_head(std::uint32_t element, std::uint64_t length) {
@@ -173,7 +173,7 @@ TEST_CASE("gguf: the alignment is the one that the metadata names") {
   for (const std::uint32_t wrong : {0u, 48u, 1u << 21}) {
     GgufWriter bad;
     bad.whole("general.alignment", wrong);
-    CHECK(has(refusal(bad), "metadata general.alignment: got " + std::to_string(wrong)));
+    CHECK(has(file_refusal(bad), "metadata general.alignment: got " + std::to_string(wrong)));
   }
 }
 
@@ -206,12 +206,14 @@ TEST_CASE("gguf: tensors of types that are not read are kept by name") {
 }
 
 TEST_CASE("gguf: other formats, versions and byte orders are refused") {
-  CHECK(has(refusal(""), "does not start with 'GGUF'"));
-  CHECK(has(refusal("GGUF"), "does not start with 'GGUF'"));
-  CHECK(has(refusal("GGML" + std::string(100, '\0')), "does not start with 'GGUF'"));
-  CHECK(has(refusal("GGUF" + raw(std::uint32_t{1}) + std::string(100, '\0')), "GGUF version 1"));
-  CHECK(has(refusal("GGUF" + raw(std::uint32_t{4}) + std::string(100, '\0')), "GGUF version 4"));
-  CHECK(has(refusal(std::string("GGUF\0\0\0\3", 8) + std::string(100, '\0')), "big-endian"));
+  CHECK(has(file_refusal(""), "does not start with 'GGUF'"));
+  CHECK(has(file_refusal("GGUF"), "does not start with 'GGUF'"));
+  CHECK(has(file_refusal("GGML" + std::string(100, '\0')), "does not start with 'GGUF'"));
+  CHECK(
+      has(file_refusal("GGUF" + raw(std::uint32_t{1}) + std::string(100, '\0')), "GGUF version 1"));
+  CHECK(
+      has(file_refusal("GGUF" + raw(std::uint32_t{4}) + std::string(100, '\0')), "GGUF version 4"));
+  CHECK(has(file_refusal(std::string("GGUF\0\0\0\3", 8) + std::string(100, '\0')), "big-endian"));
 }
 
 TEST_CASE("gguf: every prefix of a file is refused, or a file without padding") {
@@ -223,7 +225,7 @@ TEST_CASE("gguf: every prefix of a file is refused, or a file without padding") 
   // After the tensor's 8 bytes there are only 24 of padding.
   for (std::size_t length = 0; length < bytes.size() - 24; ++length) {
     CAPTURE(length);
-    CHECK(refusal(bytes.substr(0, length)).starts_with("m.gguf: "));
+    CHECK(file_refusal(bytes.substr(0, length)).starts_with("m.gguf: "));
   }
   CHECK_NOTHROW(read_gguf(in_memory(bytes.substr(0, bytes.size() - 24))));
 }
@@ -231,9 +233,9 @@ TEST_CASE("gguf: every prefix of a file is refused, or a file without padding") 
 TEST_CASE("gguf: counts and lengths that the file cannot hold are refused before they allocate") {
   const std::string head = "GGUF" + raw(std::uint32_t{3});
   const std::string rest(100, '\0');
-  CHECK(has(refusal(head + raw(UINT64_MAX) + raw(std::uint64_t{0}) + rest),
+  CHECK(has(file_refusal(head + raw(UINT64_MAX) + raw(std::uint64_t{0}) + rest),
             "number of tensors: got 18446744073709551615"));
-  CHECK(has(refusal(head + raw(std::uint64_t{0}) + raw(std::uint64_t{1} << 60) + rest),
+  CHECK(has(file_refusal(head + raw(std::uint64_t{0}) + raw(std::uint64_t{1} << 60) + rest),
             "number of metadata values: got 1152921504606846976"));
   CHECK(has(refusal_of_value(gguf_id::string, raw(UINT64_MAX) + "x"), "a string of"));
   CHECK(has(refusal_of_value(gguf_id::array, array_head(gguf_id::uint64, UINT64_MAX)),
@@ -244,9 +246,9 @@ TEST_CASE("gguf: counts and lengths that the file cannot hold are refused before
   CHECK(has(refusal_of_value(gguf_id::array, array_head(gguf_id::string, 1000)),
             "an array's length"));
   // Four strings are at least their four lengths, 32 bytes.
-  CHECK(has(refusal("GGUF" + raw(std::uint32_t{3}) + raw(std::uint64_t{0}) + raw(std::uint64_t{1}) +
-                    gguf_text("k") + raw(gguf_id::array) + array_head(gguf_id::string, 4) +
-                    std::string(31, '\0')),
+  CHECK(has(file_refusal("GGUF" + raw(std::uint32_t{3}) + raw(std::uint64_t{0}) +
+                         raw(std::uint64_t{1}) + gguf_text("k") + raw(gguf_id::array) +
+                         array_head(gguf_id::string, 4) + std::string(31, '\0')),
             "an array's length: got 4"));
   CHECK(
       has(refusal_of_value(gguf_id::array, array_head(gguf_id::array, 1000)), "an array's length"));
@@ -267,17 +269,17 @@ TEST_CASE("gguf: keys and names that come twice or are empty are refused") {
   GgufWriter keys;
   keys.whole("n", 1);
   keys.whole("n", 2);
-  CHECK(refusal(keys) == "m.gguf: metadata n: got the key twice, expected each key once");
+  CHECK(file_refusal(keys) == "m.gguf: metadata n: got the key twice, expected each key once");
   GgufWriter names;
   names.zeros("w", {2});
   names.zeros("w", {2});
-  CHECK(refusal(names) == "m.gguf: tensor w: got the name twice, expected each name once");
+  CHECK(file_refusal(names) == "m.gguf: tensor w: got the name twice, expected each name once");
   GgufWriter empty;
   empty.whole("", 1);
-  CHECK(has(refusal(empty), "a metadata key of 0 bytes, expected 1 to 65535"));
+  CHECK(has(file_refusal(empty), "a metadata key of 0 bytes, expected 1 to 65535"));
   GgufWriter long_name;
   long_name.zeros(std::string(65536, 'x'), {2});
-  CHECK(has(refusal(long_name), "a tensor's name of 65536 bytes"));
+  CHECK(has(file_refusal(long_name), "a tensor's name of 65536 bytes"));
 }
 
 TEST_CASE("gguf: tensors outside the file, on each other or off the alignment are refused") {
@@ -287,7 +289,7 @@ TEST_CASE("gguf: tensors outside the file, on each other or off the alignment ar
     w.zeros("first", {8});  // bytes 0-31
     w.tensor_at("w", dims, type, offset);
     w.zeros("last", {8});  // bytes 32-63
-    return refusal(w);
+    return file_refusal(w);
   };
   CHECK(has(with({8}, ggml_id::f32, 64), "32 bytes from byte 64"));
   CHECK(has(with({1}, ggml_id::f32, std::uint64_t{1} << 63), "from byte 9223372036854775808"));

@@ -14,6 +14,7 @@
 #include "model/io/tensors/mapped_file.h"
 #include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
+#include "tests/model/stored_values.h"
 #include "tests/test_folder.h"
 
 using namespace kvcast;
@@ -22,12 +23,6 @@ namespace {
 
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
-}
-
-std::vector<float> all_of(const StoredTensor& tensor) {
-  std::vector<float> values(tensor.elements());
-  read_elements(tensor, 0, values);
-  return values;
 }
 
 std::vector<StoredTensor> read(const std::string& header, const std::string& buffer) {

@@ -12,16 +12,12 @@
 #include "model/graph/work.h"
 #include "model/io/weights/catalog.h"
 #include "model/record/recording.h"
+#include "tests/catalog.h"
 #include "tests/model/message_of.h"
 
 using namespace kvcast;
 
 namespace {
-
-const Catalog& catalog() {
-  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
-  return c;
-}
 
 Recording recorded(const Architecture& a, const Parallelism& p, std::uint64_t device,
                    const std::string& methods = "plain") {

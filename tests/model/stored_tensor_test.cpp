@@ -10,6 +10,7 @@
 
 #include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
+#include "tests/model/stored_values.h"
 
 using namespace kvcast;
 
@@ -26,12 +27,6 @@ using Shape = std::vector<std::uint64_t>;
 StoredTensor tensor_of(DType dtype, Shape shape, const std::string& bytes) {
   const auto file = in_memory(bytes, "weights.bin");
   return {"w", dtype, std::move(shape), file->bytes(), file};
-}
-
-std::vector<float> all_of(const StoredTensor& tensor) {
-  std::vector<float> values(tensor.elements());
-  read_elements(tensor, 0, values);
-  return values;
 }
 
 char byte(int value) { return static_cast<char>(value); }

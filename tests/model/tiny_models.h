@@ -8,13 +8,9 @@
 
 #include "model/families/config_reader.h"
 #include "model/io/weights/catalog.h"
+#include "tests/catalog.h"
 
 namespace kvcast {
-
-inline const Catalog& catalog() {
-  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
-  return c;
-}
 
 /// The model of a config.json, changed by a JSON merge patch (a null removes the key).
 inline Architecture model_of(const std::string& config, const std::string& patch = "{}") {

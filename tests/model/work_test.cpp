@@ -19,8 +19,8 @@ constexpr std::uint64_t batch = 2;
 constexpr std::uint64_t tokens = 5;
 constexpr std::uint64_t keys = 11;
 constexpr Heads heads{6, 3, 7};
-constexpr std::uint64_t query_features = 42;  // 6 · 7
-constexpr std::uint64_t key_features = 21;    // 3 · 7
+constexpr std::uint64_t query_width = 42;   // 6 · 7
+constexpr std::uint64_t key_features = 21;  // 3 · 7
 
 constexpr std::size_t weights_slot = static_cast<std::size_t>(Storage::Weights);
 constexpr std::size_t cache_slot = static_cast<std::size_t>(Storage::KvCache);
@@ -72,7 +72,7 @@ TiledAttention tiled(const Mask& mask, std::uint64_t queries, std::uint64_t num_
   return op;
 }
 
-const Operand q{{batch, tokens, query_features}};
+const Operand q{{batch, tokens, query_width}};
 const Operand k{{batch, keys, key_features}, Storage::KvCache};
 const Operand scores{{batch, heads.num_attention_heads, tokens, keys}};
 
@@ -132,7 +132,7 @@ TEST_CASE("work: tiled attention skips invisible pairs and stores no scores") {
 }
 
 TEST_CASE("work: GQA decode reads each key-value head once, and only the window of it") {
-  const Operand query{{batch, 1, query_features}};
+  const Operand query{{batch, 1, query_width}};
   // One query, 10 in the cache: 11 pairs; keys and values 2·11·21·2 bytes each, not 2·11·42·2.
   const Numbers full = work_of(tiled({true, 0, 10}, 1, keys), {query, k, k}, query);
   CHECK(full == Numbers{2 * 6 * 11 * 33 + 84, 0, 2 * 924, 168, 0, 168});
@@ -195,8 +195,8 @@ TEST_CASE("work: an unmasked pass sees every pair") {
 }
 
 TEST_CASE("work: norms count their elements and rows") {
-  const Operand x{{batch, tokens, query_features}};
-  const Operand w{{query_features}, Storage::Weights};
+  const Operand x{{batch, tokens, query_width}};
+  const Operand w{{query_width}, Storage::Weights};
   // RMS: 4·420 + 3·10 = 1710; x and y 840 bytes, w 84
   CHECK(work_of(RmsNorm{1e-6, false, 1}, {x, w}, x) == Numbers{1710, 84, 0, 840, 0, 840});
   // 1 + w: 42 additions more
@@ -215,7 +215,7 @@ TEST_CASE("work: softmax is 5 FLOPs an element and may widen it") {
 }
 
 TEST_CASE("work: element-wise operators cost their function, and read a repeated operand once") {
-  const Operand x{{batch, tokens, query_features}};  // 420 elements, 840 bytes
+  const Operand x{{batch, tokens, query_width}};  // 420 elements, 840 bytes
   const std::pair<Function, std::uint64_t> functions[] = {
       {Function::Copy, 0},        {Function::Add, 1},      {Function::Multiply, 1},
       {Function::Scale, 1},       {Function::Square, 1},   {Function::ClampBelow, 1},
@@ -264,12 +264,12 @@ TEST_CASE("work: appending to a cache moves the new rows, not the cache") {
 
 TEST_CASE("work: eager code repeats key-value heads in memory") {
   // 2·11·21 halves = 924 bytes from the cache become 1848 of activations
-  CHECK(work_of(RepeatHeads{2}, {k}, {{batch, keys, query_features}}) ==
+  CHECK(work_of(RepeatHeads{2}, {k}, {{batch, keys, query_width}}) ==
         Numbers{0, 0, 924, 0, 0, 1848});
 }
 
 TEST_CASE("work: the last token is one row of each sequence") {
-  CHECK(work_of(LastToken{}, {q}, {{batch, 1, query_features}}) == Numbers{0, 0, 0, 168, 0, 168});
+  CHECK(work_of(LastToken{}, {q}, {{batch, 1, query_width}}) == Numbers{0, 0, 0, 168, 0, 168});
 }
 
 TEST_CASE("work: a convolution is a product over its kernel for each output row") {

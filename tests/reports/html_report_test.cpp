@@ -9,6 +9,7 @@
 
 #include "model/base/error.h"
 #include "reports/page/html_text.h"
+#include "tests/model/message_of.h"
 #include "tests/test_folder.h"
 
 namespace kvcast::reports {
@@ -46,10 +47,6 @@ std::size_t count(const std::string& text, const std::string& part) {
   return n;
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST_CASE("html: a page holds what was asked, answers, tables, plots, traces and provenance") {
   const Results results;
   results.write("estimate.json", estimate);
@@ -65,18 +62,18 @@ TEST_CASE("html: a page holds what was asked, answers, tables, plots, traces and
   CHECK(report.unreadable.empty());
   const std::string& html = report.html;
   CHECK(html.starts_with("<!DOCTYPE html>\n<html lang=\"en\">"));
-  CHECK(contains(html, "estimate.json: estimate</h2>"));
-  CHECK(contains(html, "sweep.csv: sweep</h2>"));
-  CHECK(contains(html, "<dt>prompt len</dt><dd>4096</dd>"));
-  CHECK(contains(html, ">638 ms</td>"));
-  CHECK(contains(html, "<td class=\"k\">ttft_s</td>"));      // the key of an answer
-  CHECK(contains(html, ">2.21 GB</td>"));                    // 2214592512 bytes
-  CHECK(contains(html, "<td class=\"k\">measured</td>"));    // the source of a factor
-  CHECK(contains(html, "<dt>model</dt><dd>llama-7b</dd>"));  // the same in every row of the sweep
-  CHECK(contains(html, "alt=\"Plot: TTFT on NVIDIA&#39;s A100\" src=\"data:image/svg+xml;base64,"));
-  CHECK(contains(html, "Points of this plot as a table"));
-  CHECK(contains(html, "<a href=\"./trace.json\">trace.json</a>"));
-  CHECK(contains(html, "notes.txt"));
+  CHECK(has(html, "estimate.json: estimate</h2>"));
+  CHECK(has(html, "sweep.csv: sweep</h2>"));
+  CHECK(has(html, "<dt>prompt len</dt><dd>4096</dd>"));
+  CHECK(has(html, ">638 ms</td>"));
+  CHECK(has(html, "<td class=\"k\">ttft_s</td>"));      // the key of an answer
+  CHECK(has(html, ">2.21 GB</td>"));                    // 2214592512 bytes
+  CHECK(has(html, "<td class=\"k\">measured</td>"));    // the source of a factor
+  CHECK(has(html, "<dt>model</dt><dd>llama-7b</dd>"));  // the same in every row of the sweep
+  CHECK(has(html, "alt=\"Plot: TTFT on NVIDIA&#39;s A100\" src=\"data:image/svg+xml;base64,"));
+  CHECK(has(html, "Points of this plot as a table"));
+  CHECK(has(html, "<a href=\"./trace.json\">trace.json</a>"));
+  CHECK(has(html, "notes.txt"));
 }
 
 TEST_CASE("html: the page loads nothing, and marks up what a screen reader needs") {
@@ -85,15 +82,15 @@ TEST_CASE("html: the page loads nothing, and marks up what a screen reader needs
   results.write("sweep.csv", sweep);
   results.write("ttft.svg", svg);
   const std::string html = results.report().html;
-  CHECK_FALSE(contains(html, "http://"));
-  CHECK_FALSE(contains(html, "https://"));
-  CHECK_FALSE(contains(html, "<link"));
-  CHECK(contains(html, "default-src 'none'"));
-  CHECK(contains(html, "prefers-color-scheme: dark"));
-  CHECK(contains(html, "@media print"));
-  CHECK(contains(html, "name=\"viewport\""));
-  CHECK(contains(html, "aria-sort"));
-  CHECK(contains(html, "href=\"#content\">Skip to the results"));
+  CHECK_FALSE(has(html, "http://"));
+  CHECK_FALSE(has(html, "https://"));
+  CHECK_FALSE(has(html, "<link"));
+  CHECK(has(html, "default-src 'none'"));
+  CHECK(has(html, "prefers-color-scheme: dark"));
+  CHECK(has(html, "@media print"));
+  CHECK(has(html, "name=\"viewport\""));
+  CHECK(has(html, "aria-sort"));
+  CHECK(has(html, "href=\"#content\">Skip to the results"));
   CHECK(count(html, "<h1>") == 1);
   CHECK(count(html, "<caption") == count(html, "<table class"));
   CHECK(count(html, "<img ") == count(html, "<img alt="));
@@ -110,18 +107,18 @@ TEST_CASE("html: names and values from files cannot break out of the page") {
   results.write("javascript:x.csv", "a,<img src=x>\n\xFF,\"" + evil + "\"\n1,2\n");
   const std::string html = results.report().html;
   CHECK(count(html, "<script>") == 1);  // ours
-  CHECK_FALSE(contains(html, "<img src=x>"));
-  CHECK_FALSE(contains(html, "\"onmouseover"));
-  CHECK_FALSE(contains(html, "href=\"javascript:"));
-  CHECK(contains(html, "\xEF\xBF\xBD"));
+  CHECK_FALSE(has(html, "<img src=x>"));
+  CHECK_FALSE(has(html, "\"onmouseover"));
+  CHECK_FALSE(has(html, "href=\"javascript:"));
+  CHECK(has(html, "\xEF\xBF\xBD"));
 }
 
 TEST_CASE("html: a script in a picture stays inside an image, where it does not run") {
   const Results results;
   results.write("p.svg", svg);
   const std::string html = results.report().html;
-  CHECK_FALSE(contains(html, "alert(1)"));
-  CHECK(contains(html, base64(svg)));
+  CHECK_FALSE(has(html, "alert(1)"));
+  CHECK(has(html, base64(svg)));
 }
 
 TEST_CASE("html: a long CSV is cut, says so and links the file") {
@@ -130,10 +127,10 @@ TEST_CASE("html: a long CSV is cut, says so and links the file") {
   for (int i = 1; i <= 1000; ++i) rows += std::to_string(i) + ",0.5\n";
   results.write("long run.csv", rows);
   const std::string html = results.report().html;
-  CHECK(contains(html, "The first 200 of 1000 rows are shown"));
-  CHECK(contains(html, "href=\"./long%20run.csv\">the file has them all"));
-  CHECK(contains(html, ">200</td>"));
-  CHECK_FALSE(contains(html, ">201</td>"));
+  CHECK(has(html, "The first 200 of 1000 rows are shown"));
+  CHECK(has(html, "href=\"./long%20run.csv\">the file has them all"));
+  CHECK(has(html, ">200</td>"));
+  CHECK_FALSE(has(html, ">201</td>"));
 }
 
 TEST_CASE("html: of a CSV above 64 MiB the beginning is read") {
@@ -143,9 +140,9 @@ TEST_CASE("html: of a CSV above 64 MiB the beginning is read") {
   results.write("large.csv", rows);
   const HtmlReport report = results.report();
   CHECK(report.shown == 1);
-  CHECK(contains(report.html, "The file is larger than 64 MiB"));
-  CHECK(contains(report.html, "href=\"./large.csv\">The file has it all"));
-  CHECK(contains(report.html, ">125 ms</td>"));
+  CHECK(has(report.html, "The file is larger than 64 MiB"));
+  CHECK(has(report.html, "href=\"./large.csv\">The file has it all"));
+  CHECK(has(report.html, ">125 ms</td>"));
 }
 
 TEST_CASE("html: reproduced tables are summed up, their errata and differences shown first") {
@@ -160,17 +157,17 @@ TEST_CASE("html: reproduced tables are summed up, their errata and differences s
                 "t3,s,c6,2.0,3,0.5,erratum,E10: it should say 3.0,f\n");
   const std::string html = results.report().html;
   // two measured cells, the fitted one aside: (25 + 5) / 2 = 15 %, 25 % at worst
-  CHECK(contains(
-      html,
-      "<th scope=\"row\" class=\"k\">t2</th><td class=\"n\">3</td><td class=\"n\">0</td>"
-      "<td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">1</td><td class=\"n\">2</td>"
-      "<td class=\"n\" data-v=\"15.0\" title=\"15.0\">15</td>"));
-  CHECK(contains(html, "<td class=\"k\">E9: misprint</td>"));
+  CHECK(
+      has(html,
+          "<th scope=\"row\" class=\"k\">t2</th><td class=\"n\">3</td><td class=\"n\">0</td>"
+          "<td class=\"n\">0</td><td class=\"n\">0</td><td class=\"n\">1</td><td class=\"n\">2</td>"
+          "<td class=\"n\" data-v=\"15.0\" title=\"15.0\">15</td>"));
+  CHECK(has(html, "<td class=\"k\">E9: misprint</td>"));
   // A cell that differs from the print by an erratum: neither exact nor a difference to explain.
-  CHECK(contains(html,
-                 "<th scope=\"row\" class=\"k\">t3</th><td class=\"n\">1</td><td class=\"n\">0</td>"
-                 "<td class=\"n\">1</td><td class=\"n\">0</td>"));
-  CHECK(contains(html, "<strong class=\"bad\">DIFFERS</strong>"));
+  CHECK(has(html,
+            "<th scope=\"row\" class=\"k\">t3</th><td class=\"n\">1</td><td class=\"n\">0</td>"
+            "<td class=\"n\">1</td><td class=\"n\">0</td>"));
+  CHECK(has(html, "<strong class=\"bad\">DIFFERS</strong>"));
   CHECK(html.find("all-csv-summary") < html.find("all-csv-rows"));
 }
 
@@ -181,8 +178,8 @@ TEST_CASE("html: both CSV files of validate are known by their columns") {
   results.write("matrix.csv",
                 "model,method,ttft_s,predicted_ttft_s,ttft_relative_error\nm,plain,1,1.5,0.5\n");
   const std::string html = results.report().html;
-  CHECK(contains(html, "rows.csv: validate</h2>"));
-  CHECK(contains(html, "matrix.csv: validate --measure</h2>"));
+  CHECK(has(html, "rows.csv: validate</h2>"));
+  CHECK(has(html, "matrix.csv: validate --measure</h2>"));
 }
 
 TEST_CASE("html: a number too small for a normal double is a number") {
@@ -190,7 +187,7 @@ TEST_CASE("html: a number too small for a normal double is a number") {
   results.write("all.csv",
                 "table,source,cell,published,ours,relative_error,verdict,erratum,file\n"
                 "t1,s,c1,2.0,2,1e-320,measured,,f\n");
-  CHECK(contains(results.report().html, "all-csv-summary"));
+  CHECK(has(results.report().html, "all-csv-summary"));
 }
 
 TEST_CASE("html: what cannot be read is named, and the rest is shown") {
@@ -202,8 +199,8 @@ TEST_CASE("html: what cannot be read is named, and the rest is shown") {
   const HtmlReport report = results.report();
   CHECK(report.shown == 1);
   REQUIRE(report.unreadable.size() == 3);
-  CHECK(contains(report.unreadable[0], "broken.csv:2"));
-  CHECK(contains(report.html, "no JSON document"));
+  CHECK(has(report.unreadable[0], "broken.csv:2"));
+  CHECK(has(report.html, "no JSON document"));
 }
 
 TEST_CASE("html: the report itself is no result, and the page is the same every time") {

@@ -12,6 +12,7 @@
 #include "model/base/error.h"
 #include "model/io/files/atomic_file.h"
 #include "reports/plot/study_plots.h"
+#include "tests/model/message_of.h"
 #include "tests/near.h"
 #include "tests/test_folder.h"
 
@@ -37,10 +38,6 @@ class SearchPath {
 std::string content(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 /// What a user does with the script.
@@ -140,10 +137,10 @@ TEST_CASE("plot: texts may hold any characters and appear as they are") {
   write_plot(plot, folder / "fig.svg");
   const std::string picture = content(folder / "fig.svg");
   for (const char* before : {">", "line of ", "marks of ", "level of "}) {
-    CHECK(contains(picture, before + drawn + "</text>"));
+    CHECK(has(picture, before + drawn + "</text>"));
   }
   // gnuplot cannot read doubled quotes in a column before the numbers.
-  CHECK(contains(content(folder / "fig.csv"), "line of a_{b}^c it's 'q' `date`"));
+  CHECK(has(content(folder / "fig.csv"), "line of a_{b}^c it's 'q' `date`"));
 
   // The rows of odd series are read: without them the marks would be missing.
   Plot plain = plot;
@@ -158,15 +155,15 @@ TEST_CASE("plot: control characters and broken UTF-8 do not reach the picture") 
   plot.title = "two\nlines\x01 \xff and ∞";
   plot.series[0].label = "tab\tnewline\n\xc3";
   write_plot(plot, folder / "fig.svg");
-  CHECK(contains(content(folder / "fig.svg"), ">two lines \uFFFD and ∞<"));
-  CHECK(contains(content(folder / "fig.csv"), "\ntab newline \uFFFD,1024,"));
+  CHECK(has(content(folder / "fig.svg"), ">two lines \uFFFD and ∞<"));
+  CHECK(has(content(folder / "fig.csv"), "\ntab newline \uFFFD,1024,"));
 }
 
 TEST_CASE("plot: token axes have ticks at powers of two, labelled 1k, 2k, 4k") {
   const std::string script = plot_script(small_plot(), "fig.svg");
-  CHECK(contains(script, "set logscale x 2\n"));
-  CHECK(contains(script, "set xtics ('1' 1, '2' 2, "));
-  CHECK(contains(script, "'512' 512, '1k' 1024, '2k' 2048, '4k' 4096, '8k' 8192, "));
+  CHECK(has(script, "set logscale x 2\n"));
+  CHECK(has(script, "set xtics ('1' 1, '2' 2, "));
+  CHECK(has(script, "'512' 512, '1k' 1024, '2k' 2048, '4k' 4096, '8k' 8192, "));
 }
 
 TEST_CASE("plot: a file name that gnuplot would take for a command is a file name") {
@@ -197,7 +194,7 @@ TEST_CASE("plot: stacked bars stand on what the series before them reach at the 
 TEST_CASE("plot: points below the start of an axis leave the picture but not the CSV") {
   Plot plot = small_plot();
   plot.y.from = 0.4;  // s, drawn as 400 ms; the least point is at 250 ms
-  CHECK(contains(plot_script(plot, "fig.svg"), "set yrange [400:"));
+  CHECK(has(plot_script(plot, "fig.svg"), "set yrange [400:"));
   CHECK(plot_csv(plot) == plot_csv(small_plot()));
 }
 
@@ -206,9 +203,9 @@ TEST_CASE("plot: annotations are numbers, which the note explains: no text cover
   plot.annotations = {{4096, 1.1, "odd one"}, {4096, 0, "nowhere"}, {1024, 0.3, "even one"}};
   plot.note = "the note";
   const std::string script = plot_script(plot, "fig.svg");
-  CHECK(contains(script, "set label '1' at first 4096, first 1100 left"));
-  CHECK(contains(script, "set label '2' at first 1024, first 300 left"));
-  CHECK(contains(script, ".'1: odd one; 2: even one; the note'."));
+  CHECK(has(script, "set label '1' at first 4096, first 1100 left"));
+  CHECK(has(script, "set label '2' at first 1024, first 300 left"));
+  CHECK(has(script, ".'1: odd one; 2: even one; the note'."));
 }
 
 TEST_CASE("plot: every style draws on every scale") {
@@ -246,7 +243,7 @@ TEST_CASE("plot: a missing gnuplot is an error of the run that names its package
   const SearchPath none(folder.path().string());
   const Error e = error_of([&] { write_plot(small_plot(), folder / "fig.svg"); });
   CHECK(e.fault() == Fault::Run);
-  CHECK(contains(e.what(), "gnuplot-nox"));
+  CHECK(has(e.what(), "gnuplot-nox"));
   CHECK(folder.num_files() == 0);
 }
 
@@ -264,17 +261,17 @@ TEST_CASE("plot: when gnuplot fails, the files of before stay and its reason is 
     CHECK(folder.num_files() == 1);
     return std::string(e.what());
   };
-  CHECK(contains(fake_gnuplot("printf '  plot x\\n  ^\\nline 3: odd thing\\n\\n' >&2; exit 1"),
-                 "gnuplot says: line 3: odd thing"));
-  CHECK(contains(fake_gnuplot("echo '<svg>' > fig.svg"), "incomplete"));
-  CHECK(contains(fake_gnuplot("kill -9 $$"), "signal 9"));
+  CHECK(has(fake_gnuplot("printf '  plot x\\n  ^\\nline 3: odd thing\\n\\n' >&2; exit 1"),
+            "gnuplot says: line 3: odd thing"));
+  CHECK(has(fake_gnuplot("echo '<svg>' > fig.svg"), "incomplete"));
+  CHECK(has(fake_gnuplot("kill -9 $$"), "signal 9"));
 }
 
 TEST_CASE("plot: a missing folder is found before anything is drawn") {
   const SearchPath none("/nonexistent");
   const Error e = error_of([] { write_plot(small_plot(), "/nonexistent/fig.svg"); });
   CHECK(e.fault() == Fault::Request);
-  CHECK(contains(e.what(), "the folder /nonexistent does not exist"));
+  CHECK(has(e.what(), "the folder /nonexistent does not exist"));
 }
 
 TEST_CASE("ttft plot: a line for each configuration, marks of its colour where it was measured") {

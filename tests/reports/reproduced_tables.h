@@ -11,17 +11,13 @@
 #include <doctest/doctest.h>
 
 #include "reports/reproduce/reproduce.h"
+#include "tests/catalog.h"
 #include "tests/model/message_of.h"
 #include "tests/test_folder.h"
 
 namespace kvcast::reports {
 
 inline const std::filesystem::path data_folder = std::filesystem::path(KVCAST_SOURCE_DIR) / "data";
-
-inline const Catalog& catalog() {
-  static const Catalog c(data_folder);
-  return c;
-}
 
 inline const std::vector<PublishedTable>& all_published() {
   static const std::vector<PublishedTable> all = published_tables(catalog());

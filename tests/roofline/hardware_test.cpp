@@ -33,7 +33,7 @@ const json& cases() {
 
 const json& valid = cases().at("valid");
 
-Hardware read(const json& document) {
+Hardware hardware_in(const json& document) {
   const TestFolder folder;
   const fs::path path = folder / "hardware.json";
   std::ofstream(path) << document.dump();
@@ -43,7 +43,7 @@ Hardware read(const json& document) {
 }  // namespace
 
 TEST_CASE("hardware: a valid file is read into base units with its sources") {
-  const Hardware hw = read(valid);
+  const Hardware hw = hardware_in(valid);
   CHECK(hw.name == "toy");
   CHECK(hw.kind == "gpu");
   CHECK(hw.peak_flops_per_second.size() == 2);
@@ -71,7 +71,7 @@ TEST_CASE("hardware: links and factors may be left out, nothing else") {
   document.erase("links");
   document.erase("factors");
   document.erase("description");
-  const Hardware hw = read(document);
+  const Hardware hw = hardware_in(document);
   CHECK(hw.links.empty());
   CHECK(hw.matrix_rate.empty());
   CHECK(hw.description == "toy");
@@ -180,12 +180,12 @@ TEST_CASE("hardware: a file that is wrong anywhere is refused with the place") {
     document.merge_patch(row[1]);
     const std::string name = row[0];
     CAPTURE(name);
-    const std::string line = message_of([&] { read(document); });
+    const std::string line = message_of([&] { hardware_in(document); });
     check_line(line, {"hardware.json"});
     for (const std::string part : row[2]) check_line(line, {part});
   }
   for (const char* text : {"[]", "3", "null", "\"a100\""}) {
-    CHECK_THROWS_AS(read(json::parse(text)), Error);
+    CHECK_THROWS_AS(hardware_in(json::parse(text)), Error);
   }
 }
 

@@ -15,6 +15,7 @@
 
 #include "model/base/error.h"
 #include "model/io/files/csv_table.h"
+#include "tests/catalog.h"
 #include "tests/model/message_of.h"
 
 #define CHECK_NEAR(a, b, tolerance) CHECK(std::abs((a) - (b)) <= (tolerance))
@@ -25,11 +26,6 @@ namespace {
 constexpr std::array all_kinds{CollectiveKind::AllReduce, CollectiveKind::ReduceScatter,
                                CollectiveKind::AllGather, CollectiveKind::AllToAll};
 constexpr double gib = 1024.0 * 1024 * 1024;
-
-const Catalog& catalog() {
-  static const Catalog data(std::filesystem::path(KVCAST_SOURCE_DIR) / "data");
-  return data;
-}
 
 /// 1 GB/s and 1 us a link, so 2 us a step.
 InterconnectData plain(std::uint64_t devices) {

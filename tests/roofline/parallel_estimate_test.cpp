@@ -12,6 +12,7 @@
 #include "model/io/weights/catalog.h"
 #include "roofline/estimator.h"
 #include "roofline/interconnect.h"
+#include "tests/catalog.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
 #include "tests/test_folder.h"
@@ -24,11 +25,6 @@ using roofline::Estimator;
 using roofline::Mode;
 
 namespace {
-
-const Catalog& catalog() {
-  static const Catalog c(std::string(KVCAST_SOURCE_DIR) + "/data");
-  return c;
-}
 
 Configuration on_h100(const std::string& model, const Parallelism& p,
                       const std::string& engine = "ideal") {

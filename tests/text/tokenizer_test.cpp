@@ -22,11 +22,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const fs::path data_folder = fs::path(KVCAST_SOURCE_DIR) / "tests/text/data";
+const fs::path tokenizer_folder = fs::path(KVCAST_SOURCE_DIR) / "tests/text/data";
 
-Tokenizer load(const std::string& name) {
-  return name.ends_with(".json") ? Tokenizer::from_json_file(data_folder / name)
-                                 : Tokenizer::from_sentencepiece_file(data_folder / name);
+Tokenizer tokenizer_of(const std::string& name) {
+  return name.ends_with(".json") ? Tokenizer::from_json_file(tokenizer_folder / name)
+                                 : Tokenizer::from_sentencepiece_file(tokenizer_folder / name);
 }
 
 /// As make_tokenizers.py did, for SentencePiece models.
@@ -54,11 +54,11 @@ void add(const fs::path& file, const std::string& content) {
 }  // namespace
 
 TEST_CASE("tokenizer: ids and texts are those of the reference implementations") {
-  const json expected = read_json_file(data_folder / "expected.json");
+  const json expected = read_json_file(tokenizer_folder / "expected.json");
   REQUIRE(expected["tokenizers"].size() == 13);
   for (const auto& [name, cases] : expected["tokenizers"].items()) {
     CAPTURE(name);
-    const Tokenizer tokenizer = load(name);
+    const Tokenizer tokenizer = tokenizer_of(name);
     REQUIRE(cases.size() == expected["texts"].size());
     for (std::size_t i = 0; i < cases.size(); ++i) {
       std::string text = expected["texts"][i];
@@ -78,7 +78,7 @@ TEST_CASE("tokenizer: ids and texts are those of the reference implementations")
 }
 
 TEST_CASE("tokenizer: a stream holds bytes back until their character is whole") {
-  const Tokenizer tokenizer = load("gpt2.json");
+  const Tokenizer tokenizer = tokenizer_of("gpt2.json");
   const std::vector<TokenId> ids = tokenizer.encode("\U0001F600");
   REQUIRE(ids.size() == 4);  // no merge of the corpus joins its bytes
   StreamDecoder stream(tokenizer);
@@ -94,7 +94,7 @@ TEST_CASE("tokenizer: a stream holds bytes back until their character is whole")
 TEST_CASE("tokenizer: a stream drops the blank before the first word only") {
   for (const char* name : {"llama2.json", "llama-spm.model", "t5-spm.model"}) {
     CAPTURE(name);
-    const Tokenizer tokenizer = load(name);
+    const Tokenizer tokenizer = tokenizer_of(name);
     const std::vector<TokenId> ids = tokenizer.encode("the token the");
     CHECK(streamed(tokenizer, ids, SpecialTokens::Skip) == "the token the");
     StreamDecoder stream(tokenizer);
@@ -107,7 +107,7 @@ TEST_CASE("tokenizer: a stream drops the blank before the first word only") {
 }
 
 TEST_CASE("tokenizer: text that is not UTF-8 is refused with the byte's offset") {
-  const Tokenizer tokenizer = load("gpt2.json");
+  const Tokenizer tokenizer = tokenizer_of("gpt2.json");
   CHECK(message_of([&] { tokenizer.encode("ab\xC3\xA9\xFFz"); }) ==
         "text to encode: got byte 0xFF at offset 4, expected UTF-8 text");
   CHECK(message_of([&] { tokenizer.encode("ab\xE2\x82"); }).find("0xE2 at offset 2") !=
@@ -115,7 +115,7 @@ TEST_CASE("tokenizer: text that is not UTF-8 is refused with the byte's offset")
 }
 
 TEST_CASE("tokenizer: ids outside the vocabulary are refused") {
-  const Tokenizer tokenizer = load("gpt2.json");
+  const Tokenizer tokenizer = tokenizer_of("gpt2.json");
   const auto size = static_cast<TokenId>(tokenizer.vocab_size());
   CHECK(message_of([&] { static_cast<void>(tokenizer.decode(std::vector{size})); }) ==
         "token id: got 340, expected an id below 340, the vocabulary's size");
@@ -124,7 +124,7 @@ TEST_CASE("tokenizer: ids outside the vocabulary are refused") {
 }
 
 TEST_CASE("tokenizer: a long word without blanks takes no quadratic time") {
-  const Tokenizer tokenizer = load("gpt2.json");
+  const Tokenizer tokenizer = tokenizer_of("gpt2.json");
   std::string text;
   for (std::size_t i = 0; i < 500000; ++i) text += "theother"[(i + i / 7) % 8];
   const std::vector<TokenId> ids = tokenizer.encode(text);
@@ -133,7 +133,7 @@ TEST_CASE("tokenizer: a long word without blanks takes no quadratic time") {
 }
 
 TEST_CASE("tokenizer: tokens are found by their text") {
-  const Tokenizer tokenizer = load("whisper.json");
+  const Tokenizer tokenizer = tokenizer_of("whisper.json");
   const auto start = tokenizer.id_of("<|startoftranscript|>");
   REQUIRE(start.has_value());
   CHECK(tokenizer.is_special(*start));
@@ -144,20 +144,20 @@ TEST_CASE("tokenizer: tokens are found by their text") {
 
 TEST_CASE("tokenizer: a folder's tokenizer.json comes first, and its configs name the end") {
   const TestFolder folder;
-  fs::copy_file(data_folder / "llama3.json", folder / "tokenizer.json");
-  fs::copy_file(data_folder / "t5-spm.model", folder / "tokenizer.model");
+  fs::copy_file(tokenizer_folder / "llama3.json", folder / "tokenizer.json");
+  fs::copy_file(tokenizer_folder / "t5-spm.model", folder / "tokenizer.model");
   add(folder / "tokenizer_config.json", R"({"eos_token": {"content": "<|im_end|>"}})");
   add(folder / "generation_config.json", R"({"eos_token_id": [1, 3, 1]})");
   const Tokenizer tokenizer = Tokenizer::from_folder(folder.path());
-  CHECK(tokenizer.encode("the") == load("llama3.json").encode("the"));
+  CHECK(tokenizer.encode("the") == tokenizer_of("llama3.json").encode("the"));
   CHECK(tokenizer.end_of_text() == std::vector<TokenId>{1, 3});
 }
 
 TEST_CASE("tokenizer: a folder's SentencePiece model begins texts as its config says") {
   const TestFolder folder;
-  fs::copy_file(data_folder / "llama-spm.model", folder / "tokenizer.model");
+  fs::copy_file(tokenizer_folder / "llama-spm.model", folder / "tokenizer.model");
   const std::vector<TokenId> plain = Tokenizer::from_folder(folder.path()).encode("the token");
-  CHECK(plain == load("llama-spm.model").encode("the token"));
+  CHECK(plain == tokenizer_of("llama-spm.model").encode("the token"));
   add(folder / "tokenizer_config.json",
       R"({"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"})");
   const Tokenizer tokenizer = Tokenizer::from_folder(folder.path());
@@ -170,14 +170,14 @@ TEST_CASE("tokenizer: a folder's SentencePiece model begins texts as its config 
 TEST_CASE(
     "tokenizer: a Unigram tokenizer.json takes its SentencePiece model, and its added tokens") {
   const TestFolder folder;
-  fs::copy_file(data_folder / "t5-spm.model", folder / "spiece.model");
+  fs::copy_file(tokenizer_folder / "t5-spm.model", folder / "spiece.model");
   add(folder / "tokenizer.json", R"({"model": {"type": "Unigram"},
     "added_tokens": [{"id": 300, "content": "<extra_id_0>", "special": true}],
     "post_processor": {"type": "TemplateProcessing",
       "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>"}}],
       "pair": [], "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}}}})");
   const Tokenizer tokenizer = Tokenizer::from_folder(folder.path());
-  std::vector<TokenId> expected = load("t5-spm.model").encode("the");
+  std::vector<TokenId> expected = tokenizer_of("t5-spm.model").encode("the");
   expected.push_back(300);
   expected.push_back(1);
   CHECK(tokenizer.encode("the<extra_id_0>") == expected);
