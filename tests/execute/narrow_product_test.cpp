@@ -1,6 +1,8 @@
 #include "model/execute/narrow_product.h"
 
+#include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include <doctest/doctest.h>
 
@@ -59,19 +61,22 @@ double worst_difference(const Matrix& m, Arithmetic arithmetic, const std::vecto
       rows == 1 && arithmetic == Arithmetic::BF16 ? Arithmetic::FP32 : arithmetic;
   double largest = 0;
   for (const float w : numbers) largest = std::max<double>(largest, std::abs(w));
+  std::vector<double> weights(numbers.begin(), numbers.end());
+  if (narrow_weights) std::transform(weights.begin(), weights.end(), weights.begin(), as_bf16);
   double worst = 0;
+  std::vector<double> row(in);
   for (std::size_t r = 0; r < rows; ++r) {
     double sum_of_x = 0;
-    for (std::size_t i = 0; i < in; ++i) sum_of_x += std::abs(x[r * in + i]);
+    for (std::size_t i = 0; i < in; ++i) {
+      sum_of_x += std::abs(x[r * in + i]);
+      row[i] = rounded(of_rows, x[r * in + i]);
+    }
     // Each of in + 16 additions rounds a sum of at most three times the largest numbers: a scaled
     // number and its minimum may be twice as large as what they add up to.
     const double bound = std::ldexp(static_cast<double>(in + 16) * 3 * largest * sum_of_x, -24);
     for (std::size_t o = 0; o < out; ++o) {
-      double sum = 0;
-      for (std::size_t i = 0; i < in; ++i) {
-        const double w = numbers[o * in + i];
-        sum += (narrow_weights ? as_bf16(w) : w) * rounded(of_rows, x[r * in + i]);
-      }
+      const double* const w = &weights[o * in];
+      const double sum = std::inner_product(row.begin(), row.end(), w, 0.0);
       worst = std::max(worst, std::abs(y[r * out + o] - sum) / bound);
     }
   }
