@@ -30,7 +30,7 @@ Interval within(Interval i, double lowest, double highest) {
   return i;
 }
 
-struct Samples {
+struct SamplesOfMethod {
   std::vector<double> agreement, kl, loss, excess_loss;
   double answered = 0;
 };
@@ -101,7 +101,7 @@ std::vector<QualityRow> summarize_quality(const std::filesystem::path& csv,
     return at == medians.end() ? no_value : at->second;
   };
   std::vector<QualityRow> rows;
-  std::vector<Samples> samples;
+  std::vector<SamplesOfMethod> samples;
   for (const CsvRow& row : table.rows()) {
     const std::string& task = row.text("task");
     const std::string& method = row.text("method");
@@ -114,7 +114,7 @@ std::vector<QualityRow> summarize_quality(const std::filesystem::path& csv,
       if (!row.text("keep").empty()) rows.back().keep = row.number("keep");
       samples.emplace_back();
     }
-    Samples& s = samples[at];
+    SamplesOfMethod& s = samples[at];
     const double loss = row.number("cross_entropy_nats");
     s.agreement.push_back(row.number("agreement"));
     s.kl.push_back(row.number("kl_nats"));
@@ -125,7 +125,7 @@ std::vector<QualityRow> summarize_quality(const std::filesystem::path& csv,
   }
   for (std::size_t i = 0; i < rows.size(); ++i) {
     QualityRow& r = rows[i];
-    const Samples& s = samples[i];
+    const SamplesOfMethod& s = samples[i];
     r.samples = s.loss.size();
     r.agreement = within(mean_interval(s.agreement), 0, 1);
     r.kl_nats = within(mean_interval(s.kl), 0, std::numeric_limits<double>::infinity());

@@ -78,7 +78,7 @@ void RequestOptions::add_to(Command c) {
 namespace {
 
 /// Throws Error for flags of several devices where there is one.
-void parse_devices(const RequestOptions& o, const Catalog& catalog, roofline::Configuration& c) {
+void set_devices(const RequestOptions& o, const Catalog& catalog, roofline::Configuration& c) {
   c.parallelism = o.devices.parallelism();
   c.parallelism.sequence_parallel = o.sequence_parallel;
   if (!o.micro_batches.empty()) {
@@ -187,7 +187,7 @@ roofline::Configuration parse_configuration(const RequestOptions& o, const Catal
   roofline::apply(c.engine, o.attention.empty(), o.elementwise.empty(), c.lowering);
   c.mode = parse_flag("--mode", o.mode, roofline::parse_mode);
   c.logits = parse_flag("--logits", o.logits, parse_logits);
-  parse_devices(o, catalog, c);
+  set_devices(o, catalog, c);
   return c;
 }
 

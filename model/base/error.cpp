@@ -47,7 +47,7 @@ std::string digits_of(std::string_view text) {
 
 /// The text with its middle left out when it is longer than `most`: of a file's path the folder and
 /// the name stay.
-std::string shortened(std::string_view whole, std::size_t most) {
+std::string without_middle(std::string_view whole, std::size_t most) {
   if (whole.size() <= most) return std::string(whole);
   const std::size_t kept = most / 2;  // at either end
   std::string head(whole.substr(0, kept));
@@ -69,12 +69,12 @@ Error count_overflow(std::uint64_t a, const char* sign, std::uint64_t b) {
 std::string printable_line(std::string_view message) {
   constexpr std::size_t most_of_word = 240;  // ours: three lines of a terminal
   constexpr std::size_t most_of_line = 4000;
-  const std::string all = shortened(message, most_of_line);
+  const std::string all = without_middle(message, most_of_line);
   const std::string_view words = all;
   std::string line;
   for (std::size_t begin = 0; begin < words.size();) {
     const std::size_t end = std::min(words.find(' ', begin), words.size());
-    line += shortened(words.substr(begin, end - begin), most_of_word);
+    line += without_middle(words.substr(begin, end - begin), most_of_word);
     if (end < words.size()) line += ' ';
     begin = end + 1;
   }

@@ -7,7 +7,7 @@ namespace kvcast {
 namespace {
 
 /// Sorted.
-constexpr std::string_view keys[] = {
+constexpr std::string_view inert_keys[] = {
     "_attn_implementation",
     "_attn_implementation_autoset",
     "_commit_hash",
@@ -98,19 +98,20 @@ constexpr std::string_view keys[] = {
     "use_weighted_layer_sum",
 };
 
-constexpr std::string_view endings[] = {"_token_id", "_token_ids",    "_pdrop",       "dropout",
-                                        "_dropout",  "_dropout_rate", "dropout_rate", "layerdrop"};
-constexpr std::string_view beginnings[] = {"mask_feature_", "mask_time_", "summary_"};
+constexpr std::string_view inert_endings[] = {"_token_id",    "_token_ids", "_pdrop",
+                                              "dropout",      "_dropout",   "_dropout_rate",
+                                              "dropout_rate", "layerdrop"};
+constexpr std::string_view inert_beginnings[] = {"mask_feature_", "mask_time_", "summary_"};
 
 }  // namespace
 
 bool is_inert_key(std::string_view key) {
-  static_assert(std::is_sorted(std::begin(keys), std::end(keys)));
+  static_assert(std::is_sorted(std::begin(inert_keys), std::end(inert_keys)));
   const auto ends = [&](std::string_view ending) { return key.ends_with(ending); };
   const auto begins = [&](std::string_view beginning) { return key.starts_with(beginning); };
-  return std::binary_search(std::begin(keys), std::end(keys), key) ||
-         std::any_of(std::begin(endings), std::end(endings), ends) ||
-         std::any_of(std::begin(beginnings), std::end(beginnings), begins);
+  return std::binary_search(std::begin(inert_keys), std::end(inert_keys), key) ||
+         std::any_of(std::begin(inert_endings), std::end(inert_endings), ends) ||
+         std::any_of(std::begin(inert_beginnings), std::end(inert_beginnings), begins);
 }
 
 bool is_rope_key(std::string_view key) {

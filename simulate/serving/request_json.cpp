@@ -303,7 +303,7 @@ class JsonRequests : public RequestLines {
 };
 
 /// A list of a detailed result, with an entry for each request.
-const json& list_at(const JsonObject& result, std::string_view key, std::size_t size) {
+const json& list_of(const JsonObject& result, std::string_view key, std::size_t size) {
   const json& list = result.at(key);
   if (!list.is_array()) result.fail(key, "a list");
   if (size == list.size()) return list;
@@ -337,15 +337,15 @@ std::unique_ptr<RequestSource> open_vllm_result(LineReader& lines, const json& d
     throw Error(lines.name(), "a result without input_lens", "one saved with --save-detailed");
   }
   const std::size_t size = result.at("input_lens").size();
-  list_at(result, "input_lens", size);
-  list_at(result, "output_lens", size);
+  list_of(result, "input_lens", size);
+  list_of(result, "output_lens", size);
   const bool timed = !options.lengths_only && result.has("start_times");
   if (timed) {
-    list_at(result, "start_times", size);
+    list_of(result, "start_times", size);
   } else if (!options.lengths_only) {
     check_all_at_once(result);
   }
-  if (result.has("errors")) list_at(result, "errors", size);
+  if (result.has("errors")) list_of(result, "errors", size);
   std::vector<ServingRequest> requests;
   for (std::size_t i = 0; i < size; ++i) {
     if (result.has("errors")) {
