@@ -99,8 +99,6 @@ ServerStep::ServerStep(const Configuration& c, PrefillGroup group, std::uint64_t
       hop_bytes_per_row_(static_cast<double>(
           bytes_to_next_stage(recording_.decode()).at(recording_.symbols.resolve({1, 1, 1})))),
       cache_bytes_per_token_(static_cast<double>(recording_.kv_cache_bytes_per_token.at({}))),
-      state_bytes_(
-          static_cast<double>(recording_.state_bytes.at(recording_.symbols.resolve({1, 1, 1})))),
       all_(recording_, sums_),
       chunks_(recording_, sums_) {
   if (!group_ && is_in_chunks(recording_)) {

@@ -64,8 +64,6 @@ class ServerStep {
   double activation_bytes(std::uint64_t tokens) const;
   /// Of one token in all layers, those beyond windows too.
   double cache_bytes_per_token() const { return cache_bytes_per_token_; }
-  /// What layers with a state keep of a sequence.
-  double state_bytes() const { return state_bytes_; }
 
  private:
   /// A pass in three parts: what depends on the caches' lengths, what experts do with the rows of
@@ -97,7 +95,6 @@ class ServerStep {
   double weight_bytes_ = 0;
   double hop_bytes_per_row_ = 0;
   double cache_bytes_per_token_ = 0;
-  double state_bytes_ = 0;
 
   // Of the rank that sequences are added to.
   StepSizes all_;

@@ -99,11 +99,13 @@ class ModelClock : public StepClock {
   std::vector<roofline::CollectiveCurve> hops_;  ///< from each stage to the next
 };
 
-/// Rows of cache that so many tokens fill; empty: as many.
+/// Rows of cache that so many tokens and the sequence's states fill; empty: as many. In vLLM, too,
+/// states are in blocks of the same pool ("Setting attention block size to 544 tokens to ensure
+/// that attention page size is >= mamba page size").
 std::function<std::uint64_t(std::uint64_t)> cache_rows(const roofline::ServerStep& step) {
   const Recording& r = step.recording();
   const Symbols symbols = r.symbols;
-  const Count bytes = r.kv_cache_bytes - r.state_bytes;
+  const Count bytes = r.kv_cache_bytes;
   const double per_token = step.cache_bytes_per_token();
   const auto rows = [symbols, bytes, per_token](std::uint64_t tokens) {
     if (tokens == 0) return std::uint64_t{0};
@@ -197,6 +199,10 @@ SchedulerSettings default_settings(Policy policy, const Configuration& c,
       s.schedules_ahead = true;
       break;
   }
+  // vLLM 0.11 says "Hybrid or mamba-based model detected: disabling prefix caching since it is not
+  // yet supported"; with it, 0.26 finds nothing (vllm-project/vllm, issue 51250).
+  const bool can_share = !has_states(c.architecture.decoder);
+  s.prefix_caching = s.prefix_caching && can_share;
   const Engine& engine = c.engine;
   const bool is_sglang = policy == Policy::SglangLpm && default_policy(engine) == Policy::Sglang;
   if (!value_of(engine, "rules") || (default_policy(engine) != policy && !is_sglang)) return s;
@@ -205,7 +211,7 @@ SchedulerSettings default_settings(Policy policy, const Configuration& c,
   std::uint64_t& tokens = in_chunks ? s.chunked_prefill_size : s.max_num_batched_tokens;
   take(engine, "max_batched_tokens", tokens);
   take(engine, "kv_block_tokens", s.block_size);
-  take(engine, "prefix_caching", s.prefix_caching);
+  if (can_share) take(engine, "prefix_caching", s.prefix_caching);
   take(engine, "reserve_full_prompt", s.reserve_full_prompt);
   take(engine, "schedules_ahead", s.schedules_ahead);
   if (!is_large(c.hardware)) {
@@ -239,7 +245,6 @@ CacheSize cache_beside(const Configuration& c, const SchedulerSettings& s, const
     m.capacity_bytes = step.rates().memory_capacity_bytes;
     m.weight_bytes = step.weight_bytes();
     m.activation_bytes = step.activation_bytes(tokens);
-    m.state_bytes = static_cast<double>(s.max_num_seqs) * step.state_bytes();
     m.block_bytes = static_cast<double>(s.block_size) *
                     (step.cache_bytes_per_token() + helper_cache_bytes_per_token(step.recording()));
     m.reserved_bytes = (1 - share) * (of_rest ? m.capacity_bytes - m.used() : m.capacity_bytes);

@@ -17,11 +17,10 @@ struct ServerMemory {
   double capacity_bytes = 0;
   double weight_bytes = 0;
   double activation_bytes = 0;  ///< of a step with as many tokens as it may have
-  double state_bytes = 0;       ///< of layers with a state, for all sequences
   double block_bytes = 0;
   double reserved_bytes = 0;  ///< left free
 
-  double used() const { return weight_bytes + activation_bytes + state_bytes; }
+  double used() const { return weight_bytes + activation_bytes; }
 };
 
 struct ModelServer {

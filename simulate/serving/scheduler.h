@@ -69,7 +69,8 @@ struct SchedulerSettings {
   double conservativeness = 1;                     ///< SGLang
   /// Tokens that each of ServingRequest::blocks stands for; 0: no requests have any.
   std::uint64_t request_block_tokens = 0;
-  /// Rows of cache that a sequence of so many tokens fills, where windows bound it; empty: all.
+  /// Rows of cache that a sequence of so many tokens fills, where windows bound it or it has
+  /// states; empty: all.
   std::function<std::uint64_t(std::uint64_t tokens)> cache_rows = {};
 
   /// Throws Error for values that are not above zero and shares beyond 1.

@@ -74,6 +74,25 @@ TEST_CASE("model server: the cache fills its share of the memory") {
   CHECK((blocks + 1) * s.memory.block_bytes > room);
 }
 
+TEST_CASE("model server: states are in the blocks of their sequence, which shares none") {
+  roofline::Configuration c = configuration("h100-sxm", "vllm:0.11");
+  c.architecture = load_model(Catalog(KVCAST_SOURCE_DIR "/data"), "lfm2-350m");
+  const SchedulerSettings s = make_model_server(c, "vllm-v1", "a test").servers.settings;
+  CHECK_FALSE(s.prefix_caching);
+  // In 2 bytes: 6 layers with 8 key-value heads of 64, and 10 whose convolutions see 3 rows of
+  // 1024, which is as much as 5 tokens have.
+  constexpr std::uint64_t token_bytes = 6 * 2 * 8 * 64 * 2;
+  constexpr std::uint64_t state_bytes = 10 * 3 * 1024 * 2;
+  static_assert(state_bytes == 5 * token_bytes);
+  REQUIRE(s.cache_rows);
+  CHECK(s.cache_rows(1) == 6);
+  CHECK(s.cache_rows(1000) == 1005);
+  CHECK(s.cache_rows(0) == 0);
+  // The states of max_num_seqs sequences at once would leave no room.
+  c.architecture = load_model(Catalog(KVCAST_SOURCE_DIR "/data"), "falcon-h1-34b");
+  CHECK(make_model_server(c, "vllm-v1", "a test").servers.settings.num_blocks > 100);
+}
+
 // Orca and static batches may read all prompts that they have reserved room for in one step.
 TEST_CASE("model server: reserved sequences leave room for their prompts") {
   const roofline::Configuration c = configuration("h100-sxm", "vllm:0.11");
