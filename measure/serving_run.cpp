@@ -1,5 +1,6 @@
 #include "measure/serving_run.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -39,11 +40,13 @@ ExecutedSteps::ExecutedSteps(execute::StepSession& session,
     throw Error("chunked_prefill", "a method that chooses the tokens of whole prompts",
                 "chunked_prefill=false");
   }
-  if (!(is_bounded_ || chooses_) || !settings.prefix_caching) return;
-  throw Error("prefix_caching",
-              chooses_ ? "a method whose sequences keep tokens of their own"
-                       : "a method that drops rows of the cache, whose blocks none can share",
-              "prefix_caching=false");
+  if (!settings.prefix_caching) return;
+  const auto refuse = [](const char* found) {
+    throw Error("prefix_caching", found, "prefix_caching=false");
+  };
+  if (chooses_) refuse("a method whose sequences keep tokens of their own");
+  if (is_bounded_) refuse("a method that drops rows of the cache, whose blocks none can share");
+  if (session.has_states()) refuse("a model whose layers have states, which no block holds");
 }
 
 ExecutedSteps::Known ExecutedSteps::begin(const simulate::ServingRequest& r) {
@@ -59,6 +62,18 @@ ExecutedSteps::Known ExecutedSteps::begin(const simulate::ServingRequest& r) {
   return known;
 }
 
+/// Of a sequence that has ended or lost its blocks, and will begin again.
+std::size_t ExecutedSteps::free_state() {
+  std::vector<bool> taken(session_.cache_size().states);
+  for (auto& [id, known] : known_) {
+    if (known.state && known.sequence->blocks.empty()) known.state.reset();
+    if (known.state) taken[*known.state] = true;
+  }
+  const auto found = std::find(taken.begin(), taken.end(), false);
+  KVCAST_ASSERT(found != taken.end());
+  return static_cast<std::size_t>(found - taken.begin());
+}
+
 double ExecutedSteps::seconds(std::span<const simulate::ScheduledPart> parts) {
   std::vector<execute::StepPart> step;
   for (const simulate::ScheduledPart& part : parts) {
@@ -66,6 +81,8 @@ double ExecutedSteps::seconds(std::span<const simulate::ScheduledPart> parts) {
     const auto [place, is_new] = known_.try_emplace(s.request.id);
     Known& known = place->second;
     if (is_new) known = begin(s.request);
+    known.sequence = &s;
+    if (session_.has_states() && part.cached == 0 && !known.state) known.state = free_state();
     KVCAST_ASSERT(known.dropped + known.tokens.size() == s.known);
     // A preempted sequence keeps its choice, and computes what is chosen again.
     const std::uint64_t first = part.cached == 0 ? 0 : part.cached - known.dropped;
@@ -75,7 +92,8 @@ double ExecutedSteps::seconds(std::span<const simulate::ScheduledPart> parts) {
     step.push_back({.tokens = std::span(known.tokens).subspan(first, tokens),
                     .cached = known.rows,
                     .blocks = s.blocks,
-                    .prompt_goes_on = !part.makes_token});
+                    .prompt_goes_on = !part.makes_token,
+                    .state = known.state.value_or(0)});
     if (chooses_) step.back().positions = std::span(known.positions).subspan(first, tokens);
   }
   const std::vector<TokenId> next = session_.step(step);

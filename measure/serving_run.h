@@ -25,8 +25,8 @@ class ExecutedSteps : public simulate::StepClock {
  public:
   /// `session` has as many blocks as the scheduler; `waits`: the time until a request arrives is
   /// slept through, otherwise skipped.
-  /// Throws Error for prefixes that are cached where a method bounds the cache or chooses the
-  /// prompt's tokens, and for prompts in chunks where it chooses them.
+  /// Throws Error for prefixes that are cached where the model has states, or a method bounds the
+  /// cache or chooses the prompt's tokens, and for prompts in chunks where it chooses them.
   ExecutedSteps(execute::StepSession& session, const simulate::SchedulerSettings& settings,
                 bool waits);
 
@@ -47,8 +47,11 @@ class ExecutedSteps : public simulate::StepClock {
     std::vector<std::uint64_t> positions;  ///< of these tokens, where a method chooses
     std::uint64_t dropped = 0;             ///< tokens of the prompt that are not chosen
     std::uint64_t rows = 0;                ///< in the cache
+    const simulate::Sequence* sequence = nullptr;
+    std::optional<std::size_t> state = {};  ///< its place among the states
   };
   Known begin(const simulate::ServingRequest& request);
+  std::size_t free_state();
 
   execute::StepSession& session_;
   std::uint64_t block_tokens_;

@@ -26,6 +26,13 @@ simulate::SchedulerSettings settings_for(const RunRequestsFlags& flags, const Re
   simulate::SchedulerSettings s;
   s.max_model_len = recording.model.max_position_embeddings;
   s.num_blocks = 0;
+  const auto of_sequence =
+      static_cast<double>(recording.state_bytes.at(recording.symbols.resolve({1, 1, 1})));
+  if (of_sequence > 0) {
+    const double fit = std::max(1.0, default_cache_bytes / of_sequence);
+    s.max_num_seqs = std::min(s.max_num_seqs, static_cast<std::uint64_t>(fit));
+    s.prefix_caching = false;  // no block holds states
+  }
   if (!flags.scheduler.empty()) simulate::set_scheduler(flags.scheduler, "--scheduler", s);
   if (recording.selection) simulate::keep_prompts_whole(options.methods, s);
   if (s.num_blocks == 0) {
@@ -74,7 +81,8 @@ void run_requests(const RunOptions& o, const RunRequestsFlags& flags, const Glob
   simulate::SchedulerSettings settings = settings_for(flags, recording, options);
   const auto requests = flags.workload.open();
   settings.request_block_tokens = requests->block_tokens();
-  execute::StepSession session(checkpoint, options, {settings.num_blocks, settings.block_size});
+  execute::StepSession session(checkpoint, options,
+                               {settings.num_blocks, settings.block_size, settings.max_num_seqs});
   const auto steps = std::make_shared<measure::ExecutedSteps>(session, settings, !flags.no_wait);
   simulate::ServingSetup setup;
   setup.servers = {settings, steps, 1};

@@ -76,7 +76,8 @@ class Bench {
     simulate::SchedulerSettings s = server_.servers.settings;
     s.cache_rows = {};  // a bounded cache still has room for the whole prompt
     s.request_block_tokens = flags_.workload.open(rate)->block_tokens();
-    execute::StepSession session(checkpoint_, options_, {s.num_blocks, s.block_size});
+    execute::StepSession session(checkpoint_, options_,
+                                 {s.num_blocks, s.block_size, s.max_num_seqs});
     const auto steps = std::make_shared<measure::ExecutedSteps>(session, s, false);
     simulate::ServingSetup setup;
     setup.servers = {s, steps, 1};

@@ -38,9 +38,7 @@ void CacheStore::allocate() {
 }
 
 void CacheStore::slide(const std::string& name, std::size_t rows, std::size_t after) {
-  const auto found = slabs_.find(name);
-  KVCAST_ASSERT(found != slabs_.end());
-  Slab& slab = found->second;
+  Slab& slab = slab_of(name);
   if (rows < slab.held) slab.first += slab.held - rows;
   if (rows == 0) slab.first = 0;
   slab.held = rows;
@@ -53,11 +51,7 @@ void CacheStore::slide(const std::string& name, std::size_t rows, std::size_t af
   slab.first = 0;
 }
 
-void CacheStore::hold(const std::string& name, std::size_t rows) {
-  const auto found = slabs_.find(name);
-  KVCAST_ASSERT(found != slabs_.end());
-  found->second.held = rows;
-}
+void CacheStore::hold(const std::string& name, std::size_t rows) { slab_of(name).held = rows; }
 
 void CacheStore::bind(const std::string& name, Operand& operand) const {
   const auto found = slabs_.find(name);
@@ -79,6 +73,19 @@ void CacheStore::bind_pool(const std::string& name, std::span<const std::uint32_
   operand.data = reinterpret_cast<float*>(pool.data);
   operand.form = pool.form.dtype != DType::FP32 ? &pool.form : nullptr;
   operand.places = places.data();
+}
+
+CacheStore::Slab& CacheStore::slab_of(const std::string& name) {
+  const auto found = slabs_.find(name);
+  KVCAST_ASSERT(found != slabs_.end());
+  return found->second;
+}
+
+void CacheStore::clear(const std::string& name, std::size_t first, std::size_t rows) {
+  const Slab& slab = slab_of(name);
+  KVCAST_ASSERT(slab.batch == 1 && first + rows <= slab.rows);
+  const std::size_t row = row_bytes(slab);
+  std::fill_n(slab.data + first * row, rows * row, std::byte{});
 }
 
 std::uint64_t CacheStore::bytes() const {

@@ -36,6 +36,8 @@ class CacheStore {
   /// pool's row places[i]. The places must outlive the operand.
   void bind_pool(const std::string& name, std::span<const std::uint32_t> places,
                  Operand& operand) const;
+  /// Sets rows [first, first + rows) of a tensor with one sequence to 0.
+  void clear(const std::string& name, std::size_t first, std::size_t rows);
   std::uint64_t bytes() const;
 
  private:
@@ -50,6 +52,7 @@ class CacheStore {
     std::size_t held = 0;
   };
   std::size_t row_bytes(const Slab& slab) const;
+  Slab& slab_of(const std::string& name);
 
   DType dtype_;
   Floats block_;  ///< all slabs, side by side

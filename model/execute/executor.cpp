@@ -10,6 +10,7 @@
 #include "model/execute/messenger.h"
 #include "model/execute/step_rows.h"
 #include "model/execute/token_places.h"
+#include "model/forward/state_space.h"
 #include "model/graph/work.h"
 
 namespace kvcast::execute {
@@ -28,10 +29,54 @@ void set_shape(Operand& operand, std::span<const std::uint64_t> symbols) {
 
 /// Of a cache's rows before the pass, with its own, or after it has shrunk.
 std::span<const std::uint32_t> places_of(const Graph& graph, const TensorInfo& info,
-                                         const StepRows& step) {
+                                         const std::string& cache, const StepRows& step) {
+  if (is_state(cache)) {
+    const bool scanned = info.producer.has_value();  // a StateScan's, in the place of the last one
+    return step.state_places.at(scanned ? 1 : kept_state_rows(info));
+  }
   if (!info.producer) return step.cached_places;
   const bool shrunk = std::holds_alternative<CacheEvict>(graph.node(*info.producer).op);
   return shrunk ? step.kept_places : step.all_places;
+}
+
+bool is_appended_state(const Graph& graph, const TensorInfo& info, const std::string& cache) {
+  return is_state(cache) && info.producer &&
+         std::holds_alternative<CacheAppend>(graph.node(*info.producer).op);
+}
+
+/// Of a step's CacheAppend to a state: puts the kept rows of each sequence before its new ones, and
+/// keeps the last of all.
+template <typename N>
+void carry_state(const Call& call) {
+  const Operand& state = call.inputs[0];
+  const std::size_t kept = kept_state_rows(*state.info);
+  const std::size_t features = call.output.shape.back();
+  std::vector<float> narrow(state.form != nullptr ? features : 0);
+  N* first = call.output.sequence<N>(0);
+  std::size_t row = 0;
+  for (const SequenceRows& s : call.step->sequences) {
+    const N* const last = first + s.tokens * features;
+    for (std::size_t i = 0; i < kept; ++i) {
+      N* const to = first + i * features;
+      if (state.form == nullptr) {
+        std::copy_n(state.element<N>(0, (row + i) * features), features, to);
+      } else {
+        widen_row(*state.form, state.narrow_row(0, row + i), 0, features, narrow.data());
+        std::copy_n(narrow.data(), features, to);
+      }
+    }
+    for (std::size_t i = 0; i < kept; ++i) {
+      const N* const from = last + i * features;
+      if (state.form == nullptr) {
+        std::copy_n(from, features, state.element<N>(0, (row + i) * features));
+      } else {
+        std::copy_n(from, features, narrow.data());
+        narrow_row(*state.form, narrow.data(), state.narrow_row(0, row + i));
+      }
+    }
+    first += (kept + s.tokens) * features;
+    row += kept;
+  }
 }
 
 /// Of the experts that a Route has chosen.
@@ -210,14 +255,19 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
                      Messenger* messenger, LateSizes* late, const StepRows* step) const {
   std::vector<Operand> operands = operands_;
   std::vector<std::vector<double>> widened;  // inputs
+  std::vector<Floats> appended;              // states
   if (step == nullptr) slide_caches(symbols, cache);
   for (const std::size_t i : bound_by_runs_) {
     const TensorInfo& info = graph_.tensors()[i];
     Operand& operand = operands[i];
     if (late_[i]) continue;
     set_shape(operand, symbols);
-    if (!cache_names_[i].empty() && step != nullptr) {
-      cache.bind_pool(cache_names_[i], places_of(graph_, info, *step), operand);
+    if (step != nullptr && is_appended_state(graph_, info, cache_names_[i])) {
+      operand.data =
+          appended.emplace_back(allocate_floats(operand.shape.elements() * floats_in(dtype_)))
+              .get();
+    } else if (!cache_names_[i].empty() && step != nullptr) {
+      cache.bind_pool(cache_names_[i], places_of(graph_, info, cache_names_[i], *step), operand);
     } else if (!cache_names_[i].empty()) {
       cache.bind(cache_names_[i], operand);
     } else if (!info.producer && info.storage != Storage::Messages) {
@@ -307,6 +357,10 @@ Output Executor::run(std::span<const std::uint64_t> symbols, const Inputs& input
       run_fast(call);
     } else {
       counted = run_plain(call, dtype_);
+    }
+    if (step != nullptr &&
+        is_appended_state(graph_, *call.output.info, cache_names_[node.output().index])) {
+      dtype_ == DType::FP64 ? carry_state<double>(call) : carry_state<float>(call);
     }
     const auto* route = std::get_if<Route>(&node.op);
     if (route != nullptr && !spread_experts_.contains(route->distinct) &&

@@ -42,7 +42,7 @@ struct FastKernels {
   void gather_received(std::size_t /*input*/, std::size_t /*elements*/) const {}
   void put(std::size_t b, std::size_t i, float x) const { out.sequence(b)[i] = x; }
   void put(std::size_t b, std::size_t i, float x, std::size_t output) const {
-    (output == 0 ? out : call.more_outputs[output - 1]).sequence(b)[i] = x;
+    *(output == 0 ? out : call.more_outputs[output - 1]).element(b, i) = x;
   }
   void move(std::size_t input, std::size_t b, std::size_t from, std::size_t to,
             std::size_t n) const {

@@ -29,6 +29,7 @@
 #include "model/execute/positions.h"
 #include "model/execute/step_rows.h"
 #include "model/execute/token_places.h"
+#include "model/forward/state_space.h"
 
 namespace kvcast::execute {
 
@@ -613,9 +614,12 @@ void run_shared(X& x, const CausalConv& op) {
   const std::size_t tokens = x.out_shape()[1];
   const std::size_t features = x.out_shape()[2];
   const std::size_t earlier = x.in_shape(0)[1] - tokens;
+  std::vector<std::size_t> rows;  // in a step, of the tokens' own inputs
+  if (x.call.step != nullptr) rows = x.call.step->new_rows(op.kernel - 1);
   x.each(x.out_shape()[0] * tokens, x.out_shape().elements() * op.kernel, [&](std::size_t r) {
     const std::size_t b = r / tokens;
-    const std::size_t end = earlier + r % tokens + 1;  // of the rows under the taps
+    // Of the rows under the taps.
+    const std::size_t end = 1 + (rows.empty() ? earlier + r % tokens : rows[r]);
     for (std::size_t c = 0; c < features; ++c) {
       typename X::Number sum{0};
       for (std::size_t j = 0; j < op.kernel; ++j) {
@@ -642,14 +646,31 @@ class StateScanRun {
         op_(op),
         tokens_(x.in_shape(0)[1]),
         key_dim_(x.in_shape(0)[2] / op.num_groups),
-        value_dim_(x.in_shape(2)[2] / op.num_heads),
-        chunk_(std::min<std::size_t>(op.chunk, tokens_)) {}
+        value_dim_(x.in_shape(2)[2] / op.num_heads) {
+    std::size_t longest = tokens_;
+    if (x.call.step == nullptr) {
+      for (std::size_t b = 0; b < x.in_shape(0)[0]; ++b) parts_.push_back({b, 0, tokens_, b, 0});
+    } else {
+      longest = 0;
+      for (const SequenceRows& s : x.call.step->sequences) {
+        parts_.push_back({0, s.first_token, s.first_token + s.tokens, 0, parts_.size()});
+        longest = std::max(longest, s.tokens);
+      }
+    }
+    chunk_ = std::min<std::size_t>(op.chunk, longest);
+  }
 
   void run() {
     const std::size_t batch = x_.in_shape(0)[0];
     if (x_.in_shape(5).rank() > 1) {
       run_by_row();
       return;
+    }
+    chunk_begins_.resize(tokens_);
+    for (const Part& p : parts_) {
+      for (std::size_t t = p.begin; t < p.end; ++t) {
+        chunk_begins_[t] = p.begin + (t - p.begin) / chunk_ * chunk_;
+      }
     }
     scores_.resize(batch * op_.num_groups * tokens_ * chunk_);
     if (op_.delta) key_scores_.resize(scores_.size());
@@ -660,15 +681,24 @@ class StateScanRun {
     decays_.resize(op_.num_heads);
     for (std::size_t h = 0; h < decays_.size(); ++h) decays_[h] = exponential(x_.value(5, h, 0));
     // Made before the threads start: what they throw could not be caught.
-    work_.resize(batch * op_.num_heads * head_numbers());
-    x_.each(batch * op_.num_heads, x_.out_shape().elements() * key_dim_,
+    work_.resize(parts_.size() * op_.num_heads * head_numbers());
+    x_.each(parts_.size() * op_.num_heads, x_.out_shape().elements() * key_dim_,
             [&](std::size_t r) { scan(r / op_.num_heads, r % op_.num_heads); });
   }
 
  private:
+  /// A sequence, or in a step its tokens among those of all.
+  struct Part {
+    std::size_t b;      ///< of the inputs
+    std::size_t begin;  ///< its first token
+    std::size_t end;
+    std::size_t state_b;
+    std::size_t state_row;
+  };
+
   /// With a decay of each row of a state.
   void run_by_row() {
-    const std::size_t heads = x_.in_shape(0)[0] * op_.num_heads;
+    const std::size_t heads = parts_.size() * op_.num_heads;
     decays_.resize(op_.num_heads * key_dim_);
     for (std::size_t i = 0; i < decays_.size(); ++i) {
       decays_[i] = exponential(x_.value(5, i / key_dim_, i % key_dim_));
@@ -678,25 +708,29 @@ class StateScanRun {
             [&](std::size_t r) { scan_by_row(r / op_.num_heads, r % op_.num_heads); });
   }
 
-  Number time_step(std::size_t b, std::size_t head, std::size_t h) const {
-    Number step = softplus(x_.value(3, b, head) + x_.value(4, h, 0));
+  Number time_step(const Part& p, std::size_t head, std::size_t h) const {
+    Number step = softplus(x_.value(3, p.b, head) + x_.value(4, h, 0));
+    // A step computes a single token as decode steps do.
+    if (x_.call.step != nullptr && p.end - p.begin == 1) return step;
     if (op_.min_step > 0) step = maximum(step, x_.constant(op_.min_step));
     if (std::isfinite(op_.max_step)) step = minimum(step, x_.constant(op_.max_step));
     return step;
   }
 
-  void scan_by_row(std::size_t b, std::size_t h) {
+  void scan_by_row(std::size_t part, std::size_t h) {
+    const Part& of = parts_[part];
+    const std::size_t b = of.b;
     const std::size_t dims = value_dim_;
     const std::size_t size = key_dim_ * dims;
-    Number* const state = work_.data() + (b * op_.num_heads + h) * (key_dim_ + 2) * dims;
+    Number* const state = work_.data() + (part * op_.num_heads + h) * (key_dim_ + 2) * dims;
     Number* const u = state + size;
     Number* const y = u + dims;
-    read_state(b, h, size, state);
+    read_state(of, h, size, state);
     const std::size_t g = h / (op_.num_heads / op_.num_groups);
-    for (std::size_t t = 0; t < tokens_; ++t) {
+    for (std::size_t t = of.begin; t < of.end; ++t) {
       const std::size_t key = (t * op_.num_groups + g) * key_dim_;
       const std::size_t head = t * op_.num_heads + h;
-      const Number step = time_step(b, head, h);
+      const Number step = time_step(of, head, h);
       const Number minus_step = -step;
       for (std::size_t p = 0; p < dims; ++p) {
         u[p] = step * x_.value(2, b, head * dims + p);
@@ -717,16 +751,21 @@ class StateScanRun {
         x_.put(b, head * dims + p, y[p]);
       }
     }
-    for (std::size_t i = 0; i < size; ++i) x_.put(b, h * size + i, state[i], 1);
+    write_state(of, h, size, state);
   }
 
   /// A head's state before the pass.
-  void read_state(std::size_t b, std::size_t h, std::size_t size, Number* state) {
+  void read_state(const Part& p, std::size_t h, std::size_t size, Number* state) {
     const std::size_t input = x_.call.inputs.size() - 1;
     const bool continues = x_.in_shape(input)[1] > 0;
+    const std::size_t first = (p.state_row * op_.num_heads + h) * size;
     for (std::size_t i = 0; i < size; ++i) {
-      state[i] = continues ? x_.value(input, b, h * size + i) : Number{0};
+      state[i] = continues ? x_.value(input, p.state_b, first + i) : Number{0};
     }
+  }
+  void write_state(const Part& p, std::size_t h, std::size_t size, const Number* state) {
+    const std::size_t first = (p.state_row * op_.num_heads + h) * size;
+    for (std::size_t i = 0; i < size; ++i) x_.put(p.state_b, first + i, state[i], 1);
   }
 
   /// Products of row r of an input with the keys of its chunk before it, its own with `own`.
@@ -734,7 +773,7 @@ class StateScanRun {
     const std::size_t i = r % tokens_;
     const std::size_t g = r / tokens_ % op_.num_groups;
     const std::size_t b = r / tokens_ / op_.num_groups;
-    const std::size_t first = i / chunk_ * chunk_;
+    const std::size_t first = chunk_begins_[i];
     for (std::size_t j = first; j < i + (own ? 1 : 0); ++j) {
       Number sum{0};
       for (std::size_t n = 0; n < key_dim_; ++n) {
@@ -756,23 +795,25 @@ class StateScanRun {
     return key_dim_ * value_dim_ + chunk_ + chunk_ * value_dim_ + value_dim_;
   }
 
-  void scan(std::size_t b, std::size_t h) {
+  void scan(std::size_t part, std::size_t h) {
+    const Part& p = parts_[part];
     Head head{};
-    head.state = work_.data() + (b * op_.num_heads + h) * head_numbers();
+    head.state = work_.data() + (part * op_.num_heads + h) * head_numbers();
     head.sums = head.state + key_dim_ * value_dim_;
     head.u = head.sums + chunk_;
     head.y = head.u + chunk_ * value_dim_;
     const std::size_t size = key_dim_ * value_dim_;
-    read_state(b, h, size, head.state);
-    for (std::size_t first = 0; first < tokens_; first += chunk_) {
-      scan_chunk(b, h, first, std::min(chunk_, tokens_ - first), head);
+    read_state(p, h, size, head.state);
+    for (std::size_t first = p.begin; first < p.end; first += chunk_) {
+      scan_chunk(p, h, first, std::min(chunk_, p.end - first), head);
     }
-    for (std::size_t i = 0; i < size; ++i) x_.put(b, h * size + i, head.state[i], 1);
+    write_state(p, h, size, head.state);
   }
 
-  void scan_chunk(std::size_t b, std::size_t h, std::size_t first, std::size_t n,
+  void scan_chunk(const Part& part, std::size_t h, std::size_t first, std::size_t n,
                   const Head& head) {
     const auto [state, sums, u, y] = head;
+    const std::size_t b = part.b;
     const std::size_t heads = op_.num_heads;
     const std::size_t g = h / (heads / op_.num_groups);
     const std::size_t dims = value_dim_;
@@ -784,7 +825,7 @@ class StateScanRun {
       const std::size_t t = first + i;
       const std::size_t key = (t * op_.num_groups + g) * key_dim_;
       const std::size_t value = (t * heads + h) * dims;
-      const Number step = time_step(b, t * heads + h, h);
+      const Number step = time_step(part, t * heads + h, h);
       sum += step * decays_[h];
       sums[i] = sum;
       const Number decay = exponential(-sum);
@@ -840,7 +881,9 @@ class StateScanRun {
   std::size_t tokens_;
   std::size_t key_dim_;
   std::size_t value_dim_;
-  std::size_t chunk_;
+  std::size_t chunk_ = 1;
+  std::vector<Part> parts_;
+  std::vector<std::size_t> chunk_begins_;  ///< of each token's chunk, its first token
   Numbers scores_;      ///< q·k by sequence, group, token, and place in the token's chunk
   Numbers key_scores_;  ///< k·k
   Numbers decays_;      ///< e^A by head, or by head and row
@@ -906,10 +949,10 @@ void run_shared(X& x, const CacheAppend&) {
   const std::size_t features = x.out_shape()[2];
   const std::size_t n = x.in_shape(1)[1] * features;
   if (x.call.step != nullptr) {
-    std::vector<std::size_t> rows;  // of the output, by token
-    for (const SequenceRows& s : x.call.step->sequences) {
-      for (std::size_t i = s.cached; i < s.rows(); ++i) rows.push_back(s.first_row() + i);
-    }
+    const TensorInfo& cache = *x.call.inputs[0].info;
+    const std::vector<std::size_t> rows = is_state(cache.name)
+                                              ? x.call.step->new_rows(kept_state_rows(cache))
+                                              : x.call.step->new_rows();
     x.each(rows.size(), n,
            [&](std::size_t t) { x.move(1, 0, t * features, rows[t] * features, features); });
     return;

@@ -13,6 +13,17 @@ std::vector<std::size_t> StepRows::positions(std::size_t rows) const {
   return places;
 }
 
+std::vector<std::size_t> StepRows::new_rows(std::optional<std::size_t> kept) const {
+  std::vector<std::size_t> rows;
+  rows.reserve(tokens);
+  std::size_t next = 0;
+  for (const SequenceRows& s : sequences) {
+    next += kept.value_or(s.cached);
+    for (std::size_t i = 0; i < s.tokens; ++i) rows.push_back(next++);
+  }
+  return rows;
+}
+
 std::vector<SequencePart> parts_of(const Call& call, const Mask& mask) {
   std::vector<SequencePart> parts;
   const Shape& q = call.inputs[0].shape;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -37,6 +39,12 @@ struct StepRows {
   std::vector<std::uint32_t> all_places;
   std::vector<std::uint32_t> kept_places;
 
+  /// Those of states (model/forward/state_space.h), by the rows that they keep of a sequence.
+  std::map<std::uint64_t, std::vector<std::uint32_t>> state_places;
+
+  /// The rows of new tokens in a tensor that has them behind each sequence's cached ones, or behind
+  /// `kept` rows of each.
+  std::vector<std::size_t> new_rows(std::optional<std::size_t> kept = {}) const;
   /// The place in its sequence of each row of a tensor that has a row for each new token, or for
   /// each cached and new one.
   std::vector<std::size_t> positions(std::size_t rows) const;

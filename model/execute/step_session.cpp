@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "model/forward/state_space.h"
 
 namespace kvcast::execute {
 namespace {
@@ -26,17 +27,6 @@ SessionOptions for_steps(const Architecture& a, SessionOptions options) {
   options.chunk = 0;
   options.steps = true;
   return options;
-}
-
-void check_runs(const Recording& recording) {
-  for (const Node& node : recording.pass(step_name).graph.nodes()) {
-    const bool of_latents = is_any<JoinHeads>(node.op);
-    if (!of_latents && !is_any<StateScan, CausalConv>(node.op)) continue;
-    throw Error("steps of " + recording.model.name,
-                fmt::format("the operator {}, {}", name(node.op),
-                            of_latents ? "whose keys are made of latents" : "which has a state"),
-                "layers that attend to a cache of all tokens");
-  }
 }
 
 /// Positions that a model takes; beyond, keys of one sequence would have the rotations of several
@@ -114,10 +104,14 @@ StepSession::StepSession(const Checkpoint& checkpoint, const SessionOptions& opt
                 fmt::format("{} blocks of {} tokens", cache.num_blocks, cache.block_size),
                 "from 1 to 2^32 - 1 tokens in all");
   }
-  check_runs(recording_);
   for (const RecordedPass& pass : recording_.passes) analytic_.emplace_back(pass.graph);
   for (const TensorInfo& t : recording_.pass(step_name).graph.tensors()) {
     if (t.storage != Storage::KvCache || t.producer) continue;
+    if (is_state(t.name)) {
+      const std::uint64_t rows = states_[t.name] = kept_state_rows(t);
+      cache_.reserve(t.name, 1, cache.states * rows, t.shape[2].constant(), false, t.dtype);
+      continue;
+    }
     cache_.reserve(t.name, 1, cache.num_blocks * cache.block_size, t.shape[2].constant(), false,
                    t.dtype, head_dim_of(recording_.pass(step_name).graph, t.name));
   }
@@ -145,6 +139,8 @@ void StepSession::check(const StepPart& part) const {
         positions > 0 ? "one of each: a method chooses tokens" : "none: tokens follow each other");
   }
   check_positions(architecture(), positions_of(part).back() + 1);
+  if (!has_states() || part.state < cache_size_.states) return;
+  refuse(fmt::format("state {}", part.state), fmt::format("one of {}", cache_size_.states));
 }
 
 std::uint64_t StepSession::rows_after(const StepPart& part) const {
@@ -172,6 +168,12 @@ StepRows StepSession::rows_of(std::span<const StepPart> parts) const {
     rows.tokens += s.tokens;
     rows.cached += s.cached;
     rows.sequences.push_back(s);
+    for (const auto& [name, kept] : states_) rows.state_places.try_emplace(kept);
+    for (auto& [kept, places] : rows.state_places) {
+      for (std::size_t i = 0; i < kept; ++i) {
+        places.push_back(static_cast<std::uint32_t>(part.state * kept + i));
+      }
+    }
     written.insert(written.end(), rows.all_places.end() - static_cast<std::ptrdiff_t>(s.tokens),
                    rows.all_places.end());
   }
@@ -198,6 +200,21 @@ Output StepSession::run(std::size_t pass, const Executor& executor, const Symbol
   return output;
 }
 
+void StepSession::begin_states(std::span<const StepPart> parts) {
+  std::vector<bool> taken(cache_size_.states);
+  for (const StepPart& part : parts) {
+    if (taken[part.state]) {
+      throw Error("a step", fmt::format("two sequences with state {}", part.state),
+                  "a state for each");
+    }
+    taken[part.state] = true;
+  }
+  for (const StepPart& part : parts) {
+    if (part.cached > 0) continue;
+    for (const auto& [name, kept] : states_) cache_.clear(name, part.state * kept, kept);
+  }
+}
+
 std::vector<TokenId> StepSession::step(std::span<const StepPart> parts, const Observer& observer) {
   if (parts.empty()) throw Error("a step", "no part", "at least one");
   for (const StepPart& part : parts) check(part);
@@ -213,6 +230,7 @@ std::vector<TokenId> StepSession::step(std::span<const StepPart> parts, const Ob
   StepSizes sums(recording_, sums_);
   for (const SequenceRows& s : rows.sequences) sums.add({s.tokens, s.cached, s.dropped});
   const SymbolValues& sizes = sums.values();
+  if (has_states()) begin_states(parts);
   work_ = {};
   logits_ = run(recording_.passes.size() - 1, executor_, sizes, sums.counts(),
                 {{"tokens", tokens}, {"positions", positions}}, cache_, observer, &rows);

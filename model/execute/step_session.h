@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "model/execute/generate.h"
@@ -17,6 +19,7 @@ namespace kvcast::execute {
 struct PagedCacheSize {
   std::uint64_t num_blocks = 0;
   std::uint64_t block_size = 16;
+  std::uint64_t states = 0;  ///< sequences that have a state at once, at most
 };
 
 /// What one sequence computes in a step: the next of its tokens, behind the `cached` rows that its
@@ -32,6 +35,9 @@ struct StepPart {
   /// More of the prompt is to come: a cache that a method bounds (streaming) holds all of it until
   /// then. Of such a cache no block may be shared, as its rows move.
   bool prompt_goes_on = false;
+  /// Where the sequence has its state, below PagedCacheSize::states: no other's until it ends or
+  /// begins again. Blocks of sequences with states cannot be shared.
+  std::size_t state = 0;
 };
 
 /// Of the last step, or of the passes that chose a prompt's tokens.
@@ -41,14 +47,15 @@ struct StepWork {
   CountedWork counted;  ///< with Loops::Counting, and in FP64
 };
 
-/// Decoder-only models that attend to a cache of keys and values, by tiled attention. All cached
-/// tokens keep their rows, those too that no window reaches any more, unless a method bounds them.
+/// Decoder-only models that attend to a cache of keys and values or latents, by tiled attention, or
+/// have states. All cached tokens keep their rows, those too that no window reaches any more,
+/// unless a method bounds them.
 class StepSession {
  public:
   /// Records the step, loads the weights and makes the cache. The checkpoint must outlive it.
   /// `options` as of a session; `chunk` has no meaning here. Throws Error for what a step cannot
-  /// be: see add_step; encoder-decoder models; states of a state space; methods whose passes before
-  /// the base's fill its cache; logits of all positions; a part of the model.
+  /// be: see add_step; encoder-decoder models; methods whose passes before the base's fill its
+  /// cache; logits of all positions; a part of the model.
   StepSession(const Checkpoint& checkpoint, const SessionOptions& options,
               const PagedCacheSize& cache);
   StepSession(const StepSession&) = delete;
@@ -82,6 +89,7 @@ class StepSession {
   const PagedCacheSize& cache_size() const { return cache_size_; }
   std::uint64_t weight_bytes() const { return session_.weight_bytes(); }
   std::uint64_t cache_bytes() const { return cache_.bytes(); }
+  bool has_states() const { return !states_.empty(); }
 
  private:
   void check(const StepPart& part) const;
@@ -89,6 +97,7 @@ class StepSession {
              std::vector<FoundCount> found, const Inputs& inputs, CacheStore& cache,
              const Observer& observer, const StepRows* rows);
   StepRows rows_of(std::span<const StepPart> parts) const;
+  void begin_states(std::span<const StepPart> parts);
 
   Session session_;
   Recording recording_;
@@ -98,6 +107,7 @@ class StepSession {
   Executor executor_;
   HelperRun helpers_;
   CacheStore cache_;
+  std::map<std::string, std::uint64_t> states_;  ///< by name: rows of a sequence
   Arena arena_;
   Output logits_;
   StepWork work_;

@@ -172,4 +172,8 @@ bool is_state(std::string_view cache_name) {
   return cache_name.find(".state.") != std::string_view::npos;
 }
 
+std::uint64_t kept_state_rows(const TensorInfo& state) {
+  return state.most_rows == 1 ? 1 : state.most_rows - 1;  // a convolution's newest row comes after
+}
+
 }  // namespace kvcast

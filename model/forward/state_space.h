@@ -28,5 +28,7 @@ Value state_space(const StateSpaceSite& site, Value x);
 
 /// Whether a cache of this name is such a state, which does not grow with the tokens.
 bool is_state(std::string_view cache_name);
+/// Rows of a sequence that a state, as it stands before a pass, keeps between passes.
+std::uint64_t kept_state_rows(const TensorInfo& state);
 
 }  // namespace kvcast

@@ -692,8 +692,9 @@ struct StateScan {
   std::uint64_t num_limits() const {
     return std::uint64_t{min_step > 0} + std::uint64_t{std::isfinite(max_step)};
   }
-  Count pairs;   ///< per sequence: (i, j ≤ i) of the same chunk
-  Count chunks;  ///< per sequence
+  Count pairs;                        ///< per sequence: (i, j ≤ i) of the same chunk
+  Count chunks;                       ///< per sequence
+  std::optional<Count> limited = {};  ///< tokens with limited steps, of all sequences [all tokens]
   bool operator==(const StateScan&) const = default;
 };
 

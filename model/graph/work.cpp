@@ -209,7 +209,7 @@ class OpWork {
     const Count earlier = pairs - output().rows();  // j < i
     Work w = traffic();
     w.written[slot(state.storage)] += state.bytes();
-    const Count limits = op.num_limits() * tokens;
+    const Count limits = op.num_limits() * op.limited.value_or(output().rows()) * heads;
     if (decays_by_row()) {
       // e^A; of each token softplus of dt + dt_bias, u, D·v; and of each row of S its decay, S, y.
       w.flops = input(5).elements() + tokens * (5 + value_dim + (op.skips ? 2 * value_dim : 0));

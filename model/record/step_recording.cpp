@@ -132,7 +132,7 @@ class StepGraph {
     const Count batch = symbol::batch;
     if (!t.producer) {
       if (!is_state(t.name)) return {};
-      return batch * (t.most_rows == 1 ? 1 : t.most_rows - 1);
+      return batch * kept_state_rows(t);
     }
     const Node& node = prefill.node(*t.producer);
     if (std::holds_alternative<StateScan>(node.op)) return batch;
@@ -197,8 +197,11 @@ class StepGraph {
         const ScannedSequence one = scanned(scan->chunk, length_, symbols_);
         const std::string suffix = "_" + std::to_string(scan->chunk);
         sums_.scanned[scan->chunk] = {sum("step_scan_pairs" + suffix, one.pairs),
-                                      sum("step_chunks" + suffix, one.chunks)};
+                                      sum("step_chunks" + suffix, one.chunks),
+                                      sum("step_limited" + suffix, length_)};
       }
+      // transformers limits no steps of single tokens.
+      if (scan->num_limits() > 0) scan->limited = sums_.scanned[scan->chunk].limited;
       scan->pairs = sums_.scanned[scan->chunk].pairs;
       scan->chunks = sums_.scanned[scan->chunk].chunks;
     } else if (auto* const experts = std::get_if<ExpertLinear>(&op)) {
@@ -267,6 +270,7 @@ StepSizes::StepSizes(const Recording& recording, const StepSums& sums)
   for (const auto& [chunk, scanned] : sums.scanned) {
     found_.push_back({scanned.pairs, 0});
     found_.push_back({scanned.chunks, 0});
+    found_.push_back({scanned.limited, 0});
   }
   if (!sums.evicted) return;
   found_.push_back({sums.evicted->dropped, 0});
@@ -297,6 +301,7 @@ void StepSizes::add(const StepSequence& s) {
   for (const auto& [chunk, symbols] : sums_.scanned) {
     sum(pairs_of_first({0, chunk}, s.tokens));
     sum(s.tokens / chunk + (s.tokens % chunk > 0 ? 1 : 0));
+    sum(s.tokens > 1 ? s.tokens : 0);
   }
   if (!sums_.evicted) return;
   sum(s.dropped);
@@ -308,8 +313,9 @@ void StepSizes::add_rows(std::uint64_t sequences) {
   most_.tokens = std::max<std::uint64_t>(most_.tokens, 1);
   found_[0].value += sequences;
   const std::size_t scanned = 2 + 2 * sums_.visible.size();
-  for (std::size_t i = scanned; i < scanned + 2 * sums_.scanned.size(); ++i) {
-    found_[i].value += sequences;  // a pair and a chunk of each
+  for (std::size_t i = 0; i < sums_.scanned.size(); ++i) {
+    found_[scanned + 3 * i].value += sequences;      // a pair of each
+    found_[scanned + 3 * i + 1].value += sequences;  // and a chunk
   }
 }
 

@@ -41,10 +41,11 @@ struct StepSums {
     Symbol keys;
   };
   std::map<VisibleRange, Visible> visible;
-  /// By StateScan::chunk: its pairs and chunks.
+  /// By StateScan::chunk: its pairs and chunks, and tokens of sequences that have more than one.
   struct Scanned {
     Symbol pairs;
     Symbol chunks;
+    Symbol limited;
   };
   std::map<std::uint64_t, Scanned> scanned = {};
   /// Of caches with a bound: rows that go, and rows that move up.
