@@ -159,7 +159,7 @@ class Builder {
     std::vector<std::string> row{file.path.generic_string(), file.command};
     for (std::size_t c = 2; c < asked_.columns.size(); ++c) {
       const bool there = file.json.contains(asked_.columns[c]);
-      row.push_back(there ? json_text(file.json.at(asked_.columns[c])) : std::string());
+      row.push_back(there ? value_text(file.json.at(asked_.columns[c])) : std::string());
     }
     asked_.rows.push_back(std::move(row));
   }
@@ -171,7 +171,7 @@ class Builder {
       if (!factor.is_object()) continue;
       std::vector<std::string> row{file.path.generic_string()};
       for (const char* key : {"name", "peak", "factor", "source", "reference"}) {
-        row.push_back(factor.contains(key) ? json_text(factor.at(key)) : std::string());
+        row.push_back(factor.contains(key) ? value_text(factor.at(key)) : std::string());
       }
       factors_.rows.push_back(std::move(row));
     }

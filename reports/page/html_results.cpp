@@ -28,11 +28,11 @@ bool is_rows(const ordered_json& value) {
 /// As shown under a key; each item of a list.
 std::string shown_value(const std::string& key, const ordered_json& value) {
   if (!value.is_array() || value.size() > most_items) {
-    return is_scalar(value) ? shown_quantity(key, json_text(value)) : json_text(value);
+    return is_scalar(value) ? shown_quantity(key, value_text(value)) : value_text(value);
   }
   std::string out;
   for (const ordered_json& item : value) {
-    const std::string text = json_text(item);
+    const std::string text = value_text(item);
     out += (out.empty() ? "" : ", ") + (is_scalar(item) ? shown_quantity(key, text) : text);
   }
   return out;
@@ -60,7 +60,7 @@ HtmlTable rows_table(const ordered_json& list, std::string id, std::string capti
     std::vector<std::string> row;
     for (const std::string& column : table.columns) {
       const bool there = list[i].is_object() && list[i].contains(column);
-      row.push_back(there ? json_text(list[i].at(column)) : std::string());
+      row.push_back(there ? value_text(list[i].at(column)) : std::string());
     }
     table.rows.push_back(std::move(row));
   }
@@ -79,7 +79,7 @@ void collect(const ordered_json& object, const std::string& prefix, int level,
       collect(value, name + ".", level + 1, asked, answers);
       continue;
     }
-    const std::string text = json_text(value);
+    const std::string text = value_text(value);
     if (text.empty() || is_rows(value)) continue;
     if (is_asked(item.key()) && prefix.empty()) {
       asked.push_back({shown_name(name), shown_value(item.key(), value)});
@@ -216,7 +216,7 @@ bool is_asked(const std::string& name) {
   return names.contains(name);
 }
 
-std::string json_text(const ordered_json& value) {
+std::string value_text(const ordered_json& value) {
   if (value.is_null()) return {};
   if (value.is_string()) return value.get<std::string>();
   if (is_scalar(value)) return value.dump();
@@ -225,7 +225,7 @@ std::string json_text(const ordered_json& value) {
   for (std::size_t i = 0; i < value.size(); ++i) {
     if (!is_scalar(value[i]) && !(value[i].is_array() && value.size() <= most_items)) return {};
     if (i == most_items) return out + fmt::format(", … ({} in all)", value.size());
-    out += (i > 0 ? ", " : "") + json_text(value[i]);
+    out += (i > 0 ? ", " : "") + value_text(value[i]);
   }
   return out;
 }

@@ -28,6 +28,6 @@ std::string html_picture(const std::filesystem::path& picture, const std::string
 bool is_asked(const std::string& name);
 
 /// A scalar as text, a list of scalars joined; other values as "".
-std::string json_text(const nlohmann::ordered_json& value);
+std::string value_text(const nlohmann::ordered_json& value);
 
 }  // namespace kvcast::reports
