@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
-#include "tests/catalog.h"
 #include "tests/near.h"
+#include "tests/source_catalog.h"
 #include "tests/test_folder.h"
 
 namespace kvcast::measure {

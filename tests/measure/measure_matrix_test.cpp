@@ -18,8 +18,8 @@
 #include "model/io/files/csv_table.h"
 #include "roofline/hardware_writer.h"
 #include "search/placed_estimator.h"
-#include "tests/catalog.h"
 #include "tests/near.h"
+#include "tests/source_catalog.h"
 #include "tests/test_folder.h"
 
 namespace kvcast::measure {

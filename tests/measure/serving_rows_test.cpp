@@ -11,9 +11,9 @@
 #include "measure/serving_validation.h"
 #include "model/base/error.h"
 #include "roofline/estimator.h"
-#include "tests/catalog.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
+#include "tests/source_catalog.h"
 
 namespace kvcast::measure {
 namespace {

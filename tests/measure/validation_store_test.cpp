@@ -12,8 +12,8 @@
 
 #include "model/base/error.h"
 #include "roofline/hardware_fields.h"
-#include "tests/catalog.h"
 #include "tests/near.h"
+#include "tests/source_catalog.h"
 #include "tests/test_folder.h"
 
 namespace kvcast::measure {

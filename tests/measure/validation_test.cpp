@@ -13,8 +13,8 @@
 #include "reports/plot/validation_plots.h"
 #include "roofline/estimator.h"
 #include "search/placed_estimator.h"
-#include "tests/catalog.h"
 #include "tests/near.h"
+#include "tests/source_catalog.h"
 
 namespace kvcast::measure {
 using namespace reports;

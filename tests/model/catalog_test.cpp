@@ -14,9 +14,9 @@
 
 #include "model/base/error.h"
 #include "model/record/recording.h"
-#include "tests/catalog.h"
 #include "tests/model/checkpoint_files.h"
 #include "tests/model/message_of.h"
+#include "tests/source_catalog.h"
 #include "tests/test_folder.h"
 
 using namespace kvcast;

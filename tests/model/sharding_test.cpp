@@ -12,8 +12,8 @@
 #include "model/graph/work.h"
 #include "model/io/weights/catalog.h"
 #include "model/record/recording.h"
-#include "tests/catalog.h"
 #include "tests/model/message_of.h"
+#include "tests/source_catalog.h"
 
 using namespace kvcast;
 

@@ -8,7 +8,7 @@
 
 #include "model/families/config_reader.h"
 #include "model/io/weights/catalog.h"
-#include "tests/catalog.h"
+#include "tests/source_catalog.h"
 
 namespace kvcast {
 

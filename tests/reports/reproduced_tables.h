@@ -11,8 +11,8 @@
 #include <doctest/doctest.h>
 
 #include "reports/reproduce/reproduce.h"
-#include "tests/catalog.h"
 #include "tests/model/message_of.h"
+#include "tests/source_catalog.h"
 #include "tests/test_folder.h"
 
 namespace kvcast::reports {

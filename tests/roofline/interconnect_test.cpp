@@ -15,8 +15,8 @@
 
 #include "model/base/error.h"
 #include "model/io/files/csv_table.h"
-#include "tests/catalog.h"
 #include "tests/model/message_of.h"
+#include "tests/source_catalog.h"
 
 #define CHECK_NEAR(a, b, tolerance) CHECK(std::abs((a) - (b)) <= (tolerance))
 

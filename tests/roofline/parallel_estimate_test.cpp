@@ -12,9 +12,9 @@
 #include "model/io/weights/catalog.h"
 #include "roofline/estimator.h"
 #include "roofline/interconnect.h"
-#include "tests/catalog.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
+#include "tests/source_catalog.h"
 #include "tests/test_folder.h"
 
 using namespace kvcast;
