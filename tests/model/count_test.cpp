@@ -43,6 +43,19 @@ TEST_CASE("count: equal polynomials are equal however they were built") {
   CHECK_FALSE(batch.scaled(1, 2) == batch);
 }
 
+TEST_CASE("count: a count may be added to itself and taken from itself") {
+  const Count half = Count(symbol::kv_len).scaled(1, 2);
+  Count a = 3 * Count(symbol::batch) + half + 7;
+  a += a;
+  CHECK(a == 6 * Count(symbol::batch) + symbol::kv_len + 14);
+  CHECK(a.denominator() == 1);
+  a -= half;
+  CHECK(a.denominator() == 2);
+  a -= a;
+  CHECK(a.is_zero());
+  CHECK(a == Count());
+}
+
 TEST_CASE("count: fractions stay exact and round up once, at the end") {
   // 3·p/2 + 3·p/2 at p = 5 is 15; each alone is 7.5 -> 8
   const Count half = (3 * prompt).scaled(1, 2);
