@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ostream>
 #include <set>
+#include <utility>
 
 #include "model/base/error.h"
 #include "model/base/words.h"
@@ -141,18 +142,22 @@ std::vector<Count> activation_peaks(const Graph& graph) {
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     if (tensors[t].storage == Storage::Activations) dying[last_reader[t]].push_back(t);
   }
-  Count live;
+  Count change;  // of what is live, since the last peak
   for (const TensorInfo& t : tensors) {
-    if (!t.producer && t.storage == Storage::Activations) live += t.bytes();
+    if (!t.producer && t.storage == Storage::Activations) change += t.bytes();
   }
+  Count live;
   std::set<Count> peaks;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     for (const TensorId id : nodes[i].outputs) {
       const TensorInfo& output = graph.tensor(id);
-      if (output.storage == Storage::Activations) live += output.bytes();
+      if (output.storage == Storage::Activations) change += output.bytes();
     }
-    peaks.insert(live);
-    for (const std::size_t t : dying[i]) live -= tensors[t].bytes();
+    // Where nothing dies, the next node has more. What takes the place of its input changes
+    // nothing.
+    if (dying[i].empty() && i + 1 < nodes.size()) continue;
+    if (!change.is_zero()) peaks.insert(live += std::exchange(change, {}));
+    for (const std::size_t t : dying[i]) change -= tensors[t].bytes();
   }
   // A peak that is nowhere above another one can never be the maximum.
   std::vector<Count> maximal;
