@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "model/base/error.h"
@@ -135,6 +136,11 @@ bool same_operands(const Graph& graph, const Node& a, const Node& b) {
                     same_tensor) &&
          std::equal(a.inputs.begin(), a.inputs.end(), b.inputs.begin(), b.inputs.end(),
                     same_tensor);
+}
+
+bool reads_cache(const Graph& graph, const Node& node) {
+  return std::any_of(node.inputs.begin(), node.inputs.end(),
+                     [&](TensorId id) { return graph.tensor(id).storage == Storage::KvCache; });
 }
 
 bool same_launch(const Graph& graph, const std::vector<std::size_t>& a,
@@ -365,10 +371,14 @@ FoldedGraph fold_nodes(const Graph& graph, const Lowering& lowering) {
   for (const std::vector<std::size_t>& nodes : launches) {
     const Node& first = graph.nodes()[nodes.front()];
     std::vector<Known>& known = by_label[{first.phase, first.label}];
-    OpGroup group = group_of(graph, nodes, lowering, uses, readers);
+    // One operator's work follows from its operands, but for what it shares with other layers.
+    const bool is_alone = nodes.size() == 1 && !reads_cache(graph, first);
+    std::optional<OpGroup> group;
+    if (!is_alone) group = group_of(graph, nodes, lowering, uses, readers);
     const auto alike = std::find_if(known.begin(), known.end(), [&](const Known& k) {
-      return same_launch(graph, *k.nodes, nodes) && groups[k.group].sharing == group.sharing &&
-             groups[k.group].work == group.work;
+      return same_launch(graph, *k.nodes, nodes) &&
+             (is_alone ||
+              (groups[k.group].sharing == group->sharing && groups[k.group].work == group->work));
     });
     const bool is_new = alike == known.end();
     folded.group_of_node[nodes.front()] = is_new ? groups.size() : alike->group;
@@ -378,7 +388,8 @@ FoldedGraph fold_nodes(const Graph& graph, const Lowering& lowering) {
     }
     std::vector<OpGroup> conversions = conversions_of(graph, nodes, lowering);
     known.push_back({&nodes, groups.size(), conversions.size()});
-    groups.push_back(std::move(group));
+    if (!group) group = group_of(graph, nodes, lowering, uses, readers);
+    groups.push_back(std::move(*group));
     std::move(conversions.begin(), conversions.end(), std::back_inserter(groups));
   }
   return folded;
