@@ -62,7 +62,7 @@ ExecutedSteps::Known ExecutedSteps::begin(const simulate::ServingRequest& r) {
   return known;
 }
 
-/// Of a sequence that has ended or lost its blocks, and will begin again.
+/// A place among the states that no sequence with blocks has; preempted sequences lose theirs.
 std::size_t ExecutedSteps::free_state() {
   std::vector<bool> taken(session_.cache_size().states);
   for (auto& [id, known] : known_) {

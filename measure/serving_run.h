@@ -39,6 +39,7 @@ class ExecutedSteps : public simulate::StepClock {
   /// ended.
   const std::map<std::uint64_t, std::vector<execute::TokenId>>& made() const { return made_; }
   void ended(const simulate::Sequence& s);
+  void rejected(const simulate::ServingRequest& r) { known_.erase(r.id); }
 
  private:
   /// A request under way.

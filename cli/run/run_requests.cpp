@@ -111,6 +111,7 @@ void run_requests(const RunOptions& o, const RunRequestsFlags& flags, const Glob
     bar.draw(++ended, 0, 0, watch.seconds());
   };
   told.on_rejected = [&](const simulate::ServingRequest& r, const std::string& reason) {
+    steps->rejected(r);
     if (rows) rows->rejected(r, reason);
     globals.warn(fmt::format("request {} is rejected: {}", r.id, reason));
   };

@@ -1,6 +1,9 @@
 #include "cli/validate/validate_serving.h"
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -74,10 +77,16 @@ class Bench {
   /// Steps one after another: the time until the next request arrives is skipped.
   ServingTimes run(double rate) {
     simulate::SchedulerSettings s = server_.servers.settings;
-    s.cache_rows = {};  // a bounded cache still has room for the whole prompt
+    // Caches of windows or methods have room for the whole prompt.
+    const std::function<std::uint64_t(std::uint64_t)> rows = std::exchange(s.cache_rows, {});
+    std::uint64_t states = 0;
+    if (has_states(checkpoint_.architecture().decoder)) {
+      s.cache_rows = [rows](std::uint64_t tokens) { return std::max(tokens, rows(tokens)); };
+      const std::uint64_t blocks_of_one = (rows(1) + s.block_size - 1) / s.block_size;
+      states = std::min(s.max_num_seqs, s.num_blocks / blocks_of_one);
+    }
     s.request_block_tokens = flags_.workload.open(rate)->block_tokens();
-    execute::StepSession session(checkpoint_, options_,
-                                 {s.num_blocks, s.block_size, s.max_num_seqs});
+    execute::StepSession session(checkpoint_, options_, {s.num_blocks, s.block_size, states});
     const auto steps = std::make_shared<measure::ExecutedSteps>(session, s, false);
     simulate::ServingSetup setup;
     setup.servers = {s, steps, 1};

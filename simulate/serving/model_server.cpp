@@ -123,6 +123,20 @@ std::function<std::uint64_t(std::uint64_t)> cache_rows(const roofline::ServerSte
   };
 }
 
+/// The stage whose states take most rows of a cache beside them.
+const roofline::ServerStep& stage_with_cache(const std::deque<roofline::ServerStep>& stages) {
+  const auto rows_of_states = [](const roofline::ServerStep& step) {
+    if (step.cache_bytes_per_token() == 0) return -1.0;  // none of its layers attends
+    const Recording& r = step.recording();
+    const Count& bytes = r.state_bytes;
+    return static_cast<double>(bytes.at(r.symbols.resolve({1, 1, 1}))) /
+           step.cache_bytes_per_token();
+  };
+  return *std::max_element(stages.begin(), stages.end(), [&](const auto& a, const auto& b) {
+    return rows_of_states(a) < rows_of_states(b);
+  });
+}
+
 /// Of a token in the caches that helper models keep of a prompt.
 double helper_cache_bytes_per_token(const Recording& r) {
   constexpr std::uint64_t tokens = 4096;
@@ -200,7 +214,8 @@ SchedulerSettings default_settings(Policy policy, const Configuration& c,
       break;
   }
   // vLLM 0.11 says "Hybrid or mamba-based model detected: disabling prefix caching since it is not
-  // yet supported"; with it, 0.26 finds nothing (vllm-project/vllm, issue 51250).
+  // yet supported"; with it switched on, 0.26 finds no shared prefix (vllm-project/vllm, issue
+  // 51250).
   const bool can_share = !has_states(c.architecture.decoder);
   s.prefix_caching = s.prefix_caching && can_share;
   const Engine& engine = c.engine;
@@ -309,7 +324,7 @@ ModelServer make_model_server(const Configuration& c, std::string_view scheduler
   const auto clock = std::make_shared<ModelClock>(of_steps, group);
   const roofline::ServerStep& first = clock->steps()[0];
   if (!first.takes_chunks()) keep_prompts_whole(c.methods, s);
-  s.cache_rows = cache_rows(first);
+  s.cache_rows = cache_rows(stage_with_cache(clock->steps()));
   std::uint64_t most_tokens = s.max_num_batched_tokens;
   if (!first.takes_chunks() && s.max_model_len > 0) {
     most_tokens = std::min(most_tokens, s.max_model_len);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "model/base/last_that.h"
 #include "simulate/serving/policies.h"
 
 namespace kvcast::simulate {
@@ -203,8 +204,10 @@ class Sglang : public Scheduler {
         running_.begin(), running_.end(), [](const Owned& s) { return s->under_way == 0; }));
     if (has_cut()) {
       Sequence& s = *running_.back();
-      const std::uint64_t fit = (available() + s.blocks.size()) * size - s.computed;
-      const std::uint64_t tokens = std::min({s.left(), chunk, fit});
+      const std::uint64_t blocks = available() + s.blocks.size();
+      const std::uint64_t tokens = last_that(1, std::min(s.left(), chunk), [&](std::uint64_t n) {
+        return blocks_for(s, s.computed + n) <= blocks;
+      });
       if (tokens == 0) return false;
       whole = add(s, tokens);
     }

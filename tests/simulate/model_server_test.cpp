@@ -93,6 +93,24 @@ TEST_CASE("model server: states are in the blocks of their sequence, which share
   CHECK(make_model_server(c, "vllm-v1", "a test").servers.settings.num_blocks > 100);
 }
 
+TEST_CASE("model server: each scheduler serves sequences whose states take many blocks") {
+  roofline::Configuration c = configuration("h100-sxm", "vllm:0.11");
+  c.architecture = load_model(Catalog(KVCAST_SOURCE_DIR "/data"), "falcon-h1-0.5b");
+  for (const char* scheduler : {"vllm-v1", "vllm-v0", "sarathi", "orca", "static", "sglang",
+                                "sglang-lpm", "trtllm-guaranteed", "trtllm-utilization"}) {
+    CAPTURE(scheduler);
+    const std::string of = std::string(scheduler) + ":num_blocks=1500,max_model_len=8192";
+    ServingSetup setup;
+    setup.servers = make_model_server(c, of, "a test").servers;
+    setup.servers.settings.chunked_prefill_size = 4096;
+    CHECK(setup.servers.settings.cache_rows(1) > 1000);
+    std::vector<ServingRequest> requests;
+    for (std::uint64_t i = 0; i < 12; ++i) requests.push_back({i, 0, 6720 - 500 * (i % 3), 5 + i});
+    RequestList list(requests);
+    CHECK(serve(setup, list).finished == requests.size());
+  }
+}
+
 // Orca and static batches may read all prompts that they have reserved room for in one step.
 TEST_CASE("model server: reserved sequences leave room for their prompts") {
   const roofline::Configuration c = configuration("h100-sxm", "vllm:0.11");
