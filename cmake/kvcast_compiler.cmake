@@ -28,7 +28,7 @@ set(kvcast_werror $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_V
 
 # Private to our targets: a consumer of the installed library never sees these.
 add_library(kvcast_warnings INTERFACE)
-# Files that are compiled as one see each other's globals; the presets dev and asan have none such.
+# Files that are compiled as one see each other's globals; the presets dev and asan have no such files.
 set(shadow -Wshadow)
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   set(shadow -Wshadow=local)
@@ -39,7 +39,7 @@ target_compile_options(
 
 # Of code that no run waits for (commands, reports, tests): optimising it costs a third of its compile time.
 set(kvcast_quick_build $<$<CONFIG:Release>:-O1>)
-# GCC's own collector of garbage, started late: a tenth of the compile time.
+# GCC's own collector of garbage, started late: saves a tenth of the compile time.
 add_compile_options("$<$<CXX_COMPILER_ID:GNU>:SHELL:--param ggc-min-heapsize=1000000 --param ggc-min-expand=400>")
 
 if(KVCAST_DEVELOPER_MODE)

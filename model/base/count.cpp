@@ -27,7 +27,7 @@ std::int64_t narrow(Wide value) {
   return static_cast<std::int64_t>(value);
 }
 
-/// Monomials are ordered as their keys are, which takes two comparisons in the place of six.
+/// Monomials are ordered as their keys are, which takes two comparisons instead of six.
 std::pair<std::uint64_t, std::uint32_t> key_of(const Monomial& m) {
   const auto f = std::bit_cast<std::array<std::uint16_t, Monomial::max_degree>>(m);
   const auto two = [&](std::size_t i) { return std::uint32_t{f[i]} << 16 | f[i + 1]; };

@@ -52,9 +52,18 @@ void carry_state(const Call& call) {
   const std::size_t kept = kept_state_rows(*state.info);
   const std::size_t features = call.output.shape.back();
   std::vector<float> narrow(state.form != nullptr ? features : 0);
+  std::vector<std::byte> rounded(state.form != nullptr ? state.form->row_bytes() : 0);
   N* first = call.output.sequence<N>(0);
   std::size_t row = 0;
   for (const SequenceRows& s : call.step->sequences) {
+    // New rows too are as the cache would have them.
+    for (std::size_t i = kept; state.form != nullptr && i < kept + s.tokens; ++i) {
+      N* const x = first + i * features;
+      std::copy_n(x, features, narrow.data());
+      narrow_row(*state.form, narrow.data(), rounded.data());
+      widen_row(*state.form, rounded.data(), 0, features, narrow.data());
+      std::copy_n(narrow.data(), features, x);
+    }
     const N* const last = first + s.tokens * features;
     for (std::size_t i = 0; i < kept; ++i) {
       N* const to = first + i * features;

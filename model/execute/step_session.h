@@ -62,7 +62,8 @@ class StepSession {
   StepSession& operator=(const StepSession&) = delete;
 
   /// The most likely token after the last one of each part. Throws Error for token ids and lengths
-  /// that the model does not have, and blocks that the cache does not have or that are too few.
+  /// that the model does not have, blocks that the cache does not have or that are too few, and
+  /// states that it does not have or that two parts have.
   std::vector<TokenId> step(std::span<const StepPart> parts, const Observer& observer = nullptr);
 
   /// With a method that chooses the prompt's tokens (specprefill): runs its passes over a whole

@@ -153,8 +153,7 @@ std::vector<Count> activation_peaks(const Graph& graph) {
       const TensorInfo& output = graph.tensor(id);
       if (output.storage == Storage::Activations) change += output.bytes();
     }
-    // Where nothing dies, the next node has more. What takes the place of its input changes
-    // nothing.
+    // Where nothing dies, the next node has more. Where nothing has changed, this peak is the last.
     if (dying[i].empty() && i + 1 < nodes.size()) continue;
     if (!change.is_zero()) peaks.insert(live += std::exchange(change, {}));
     for (const std::size_t t : dying[i]) change -= tensors[t].bytes();

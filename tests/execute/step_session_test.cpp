@@ -360,6 +360,16 @@ TEST_CASE("step session: chunks, preemption and shared blocks in any order chang
   CHECK(all.same_step_blocks > 20);
 }
 
+TEST_CASE("step session: states in a narrow cache are rounded as those of a sequence alone") {
+  for (const char* name : {"granitemoehybrid", "qwen3_next", "jamba", "lfm2", "nemotron_h"}) {
+    CAPTURE(name);
+    const OracleCase c(name);
+    SessionOptions options;
+    options.cache = DType::BF16;
+    serve(c.checkpoint, options, {.seed = 3, .longest_prompt = 24}, 1e-3);
+  }
+}
+
 // Slim's decode steps sum in another order than its prefill, of which a step is made.
 TEST_CASE("step session: methods that change what is cached, as each sequence has them alone") {
   for (const char* method : {"slim", "slim:option=vcache", "slim:option=xcache",
