@@ -293,6 +293,12 @@ std::string scheduler_text(const ServedRun& run, const roofline::Configuration& 
     const std::uint64_t own = policy == Policy::VllmV1 ? 1 : 0;
     options["num_blocks"] = std::to_string(run.num_blocks - own);
   }
+  // A row says "no prefix caching" of schedulers that never share a prefix, too.
+  const char* const caching = "prefix_caching";
+  if (const auto o = options.find(caching);
+      o != options.end() && o->second == "false" && !simulate::reads_setting(policy, caching)) {
+    options.erase(o);
+  }
   return simulate::scheduler_text(policy, options);
 }
 

@@ -102,6 +102,12 @@ TEST_CASE("serving rows: limits of the scheduler") {
   CHECK(scheduler_text(blocks, c) ==
         "vllm-v1:block_size=16,max_model_len=32768,max_num_batched_tokens=2048,max_num_seqs=256,"
         "num_blocks=2587,prefix_caching=true");
+  const ServedRun v0 =
+      read_one({.engine_version = "0.7.3 V0",
+                .scheduler = "max_model_len 4096, V0: prefill-first, no prefix caching"});
+  CHECK(scheduler_text(v0, configuration_of(v0, catalog())) == "vllm-v0:max_model_len=4096");
+  const ServedRun v1 = read_one({.scheduler = "no prefix caching"});
+  CHECK(scheduler_text(v1, configuration_of(v1, catalog())) == "vllm-v1:prefix_caching=false");
   CHECK(read_one({.scheduler = "radix cache off, defaults"}).scheduler ==
         Options{{"prefix_caching", "false"}});
   CHECK(read_one({.scheduler = "--num-scheduler-steps 10 (tokens ...), max_model_len 4096"})
