@@ -13,6 +13,8 @@ using Cells = std::vector<std::string>;
 constexpr std::size_t gap = 2;
 /// Words are not cut below this.
 constexpr std::size_t least_words = 12;
+/// What a row is of is not cut below this while the columns behind it can have room.
+constexpr std::size_t least_name = 24;
 /// The last column of a table that wraps its words.
 constexpr std::size_t least_wrapped = 24;
 
@@ -78,12 +80,16 @@ class Layout {
     last.width = std::max(least, last.width - std::min(last.width, total() - table_width));
   }
 
-  /// Takes from the widest column of words until all have room; from names only with `names`.
-  void narrow_words(bool names) {
+  /// Takes from the widest column of words until all have room. Names keep `least_of_name` columns;
+  /// 0: all they have.
+  void narrow_words(std::size_t least_of_name) {
     while (!fits()) {
       Column* widest = nullptr;
       for (Column& c : columns_) {
-        if (!c.is_words || c.width <= least_words || (c.is_name && !names)) continue;
+        const std::size_t least = !c.is_name           ? least_words
+                                  : least_of_name == 0 ? c.width
+                                                       : least_of_name;
+        if (!c.is_words || c.width <= least) continue;
         if (widest == nullptr || c.width >= widest->width) widest = &c;
       }
       if (widest == nullptr) return;
@@ -144,7 +150,8 @@ class Layout {
     std::string out;
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       const Column& c = columns_[i];
-      const std::string cell = shortened(row[i], c.width);
+      const std::string cell =
+          c.is_name ? shortened_inside(row[i], c.width) : shortened(row[i], c.width);
       const std::string padding(c.width - std::min(c.width, text_width(cell)), ' ');
       if (i > 0) out.append(gap, ' ');
       out += c.is_right ? padding + cell : cell + padding;
@@ -180,14 +187,15 @@ std::string Table::text() const {
   Layout layout(rows_);
   layout.wrap_headings();
   if (long_words_ == Long::Wrap) layout.narrow_last(least_wrapped);
+  // Other words are cut before names, and names lose their middle before columns are left out.
   Layout narrowed = layout;
-  narrowed.narrow_words(long_words_ == Long::Wrap);
-  if (narrowed.fits()) {
-    layout = std::move(narrowed);
-  } else {  // words stay whole where columns are left out anyway
-    layout.drop_columns();
-    layout.narrow_words(true);
+  for (const std::size_t least_of_name :
+       {long_words_ == Long::Wrap ? least_words : 0, least_name}) {
+    narrowed.narrow_words(least_of_name);
+    if (narrowed.fits()) return narrowed.text(long_words_);
   }
+  layout.drop_columns();
+  layout.narrow_words(least_words);
   return layout.text(long_words_);
 }
 

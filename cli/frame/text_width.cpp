@@ -42,6 +42,15 @@ std::string shortened(const std::string& text, std::size_t width) {
   return cut + std::string(sign);
 }
 
+std::string shortened_inside(const std::string& text, std::size_t width) {
+  const std::size_t characters = text_width(text);
+  if (characters <= width || width <= sign.size()) return shortened(text, width);
+  const std::size_t kept = width - sign.size();
+  const std::size_t behind = kept / 2;
+  return text.substr(0, end_of(text, kept - behind)) + std::string(sign) +
+         text.substr(end_of(text, characters - behind));
+}
+
 std::vector<std::string> wrapped(const std::string& text, std::size_t width, LongWords long_words) {
   std::vector<std::string> lines(1);
   std::istringstream words(text);

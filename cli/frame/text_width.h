@@ -14,6 +14,8 @@ inline constexpr std::size_t table_width = 100;
 std::size_t text_width(const std::string& text);
 /// The text, or its beginning and "..." in so many columns.
 std::string shortened(const std::string& text, std::size_t width);
+/// The text, or its beginning, "..." and its end in so many columns.
+std::string shortened_inside(const std::string& text, std::size_t width);
 /// What becomes of words that are longer than a line.
 enum class LongWords { Whole, Broken };
 /// Lines of at most so many columns, broken at blanks.

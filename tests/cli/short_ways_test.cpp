@@ -203,6 +203,20 @@ TEST_CASE("short ways: tables fit 100 columns; words that do not are cut with a 
   CHECK_FALSE(contains(shown, "..."));
 }
 
+TEST_CASE("short ways: a long name loses its middle before the figures behind it are left out") {
+  const TestFolder folder;
+  write(folder / "m.csv", "id,model,hardware,batch,prompt_len,output_len,ttft_s\n" +
+                              std::string(60, 'a') + std::string(60, 'z') +
+                              ",llama-7b,a100-80gb,1,1024,1,0.1\n");
+  const std::string table = run_well("validate --measurements " + folder.file("m.csv")).output;
+  CHECK(width(table) <= 100);
+  const std::string row =
+      table.substr(table.find('\n') + 1, table.find('\n', table.find('\n') + 1));
+  CHECK(row.starts_with("aaaaaaaaaaaa"));
+  CHECK(contains(row, "a...z"));
+  CHECK(contains(row, "100 ms"));
+}
+
 TEST_CASE("short ways: hardware list says what is calibrated, and how far it was off") {
   std::size_t compared = 0;
   for (const json& device : run_json("hardware list --json")) {
