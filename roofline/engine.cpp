@@ -115,6 +115,8 @@ const EngineKey engine_keys[] = {
     {"accumulates_in_fp16", [](const Entry& e, Engine& g) { g.accumulates_in_fp16 = e.flag(); }},
     {"hopper_attention",
      [](const Entry& e, Engine& g) { g.hopper_attention = e.object.positive("value"); }},
+    {"attention_rate",
+     [](const Entry& e, Engine& g) { g.attention_rate = e.object.positive("value"); }},
     {"prefill_at_least_context",
      [](const Entry& e, Engine& g) { g.prefill_at_least_context = e.flag(); }},
     {"prefill_tokens",

@@ -55,6 +55,8 @@ struct Engine {
   /// The rate of its attention kernel for prompts on Hopper devices, over that of these devices,
   /// which is FlashAttention-3's.
   double hopper_attention = 1;
+  /// The same on all devices, over FlashAttention-2's.
+  double attention_rate = 1;
   /// Activations are quantised in the kernels that make them.
   bool fuses_quantization = false;
   /// Experts with weights in these types multiply in Marlin's kernels.

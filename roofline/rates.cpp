@@ -236,8 +236,10 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
   }
   if (tiled_attention) {
     const FlopsPerSecond rate{b.matrix("tiled_attention_rate", dtype, hw.tiled_attention_rate)};
-    const bool other_kernel = mode == Mode::Calibrated && hw.architecture == "hopper";
-    flops(RateClass::TiledAttention) = {rate.value * (other_kernel ? engine.hopper_attention : 1)};
+    double of_kernel = engine.attention_rate;
+    if (hw.architecture == "hopper") of_kernel *= engine.hopper_attention;
+    if (mode != Mode::Calibrated) of_kernel = 1;
+    flops(RateClass::TiledAttention) = {rate.value * of_kernel};
     at(r.flops_by_length, RateClass::TiledAttention) = b.curve(dtype, hw.tiled_attention_rate);
     // For scores that a method asks for besides the attention; no device has a factor for these.
     if (!eager_attention) flops(RateClass::BatchedMatrix) = rate;

@@ -461,6 +461,22 @@ TEST_CASE("rates: an engine brings the host's times, its graphs and how it reads
         Seconds{7});
 }
 
+TEST_CASE("rates: an engine's attention kernel has its share of FlashAttention-2's rate") {
+  const auto rate = [](Mode mode, double share) {
+    Engine e;
+    e.name = "toy";
+    e.attention_rate = share;
+    const Rates r = make_rates(toy(), lowering(Kernels::Fused), mode, e);
+    return r.flops_per_second[static_cast<std::size_t>(RateClass::TiledAttention)].value;
+  };
+  CHECK(rate(Mode::Calibrated, 0.5) == 0.5 * rate(Mode::Calibrated, 1));
+  CHECK(rate(Mode::SpeedOfLight, 0.5) == rate(Mode::SpeedOfLight, 1));
+  // PyTorch has FlashAttention-2 since 2.2.
+  CHECK(load_engine(catalog(), "pytorch:2.1").attention_rate == 0.5);
+  CHECK(load_engine(catalog(), "pytorch:2.2").attention_rate == 1);
+  CHECK(load_engine(catalog(), "pytorch").attention_rate == 1);
+}
+
 TEST_CASE("rates: fp16 products that add up in fp16 have a peak of their own where it is known") {
   Engine e;
   e.accumulates_in_fp16 = true;
