@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "model/base/error.h"
+#include "model/base/words.h"
 #include "roofline/interconnect.h"
 
 namespace kvcast::roofline {
@@ -67,7 +68,14 @@ TrainingOptions with_replicas(TrainingOptions options, const Configuration& c) {
   return options;
 }
 
+constexpr Words<ShardedStates, 4> stages{{{ShardedStates::None, "0"},
+                                          {ShardedStates::Optimizer, "1"},
+                                          {ShardedStates::Gradients, "2"},
+                                          {ShardedStates::Weights, "3"}}};
+
 }  // namespace
+
+ShardedStates parse_zero(std::string_view stage) { return parse_word("stage", stage, stages); }
 
 TrainingForecaster::Part TrainingForecaster::compile(const TrainingPass& pass) const {
   const FoldedGraph folded = fold_nodes(pass.graph, lowering_);
@@ -110,11 +118,11 @@ TrainingForecaster::TrainingForecaster(const Configuration& c, const TrainingOpt
   // Each replica updates the part whose states it has.
   const double share = sharded == ShardedStates::None ? 1 : 1 / static_cast<double>(replicas_);
   update_s_ = share * paced_seconds(seconds[0], cost.host_seconds());
-  communication_s_ = communication(c);
+  add_communication(c);
 }
 
-double TrainingForecaster::communication(const Configuration& c) const {
-  if (replicas_ == 1) return 0;
+void TrainingForecaster::add_communication(const Configuration& c) {
+  if (replicas_ == 1) return;
   if (c.interconnect == nullptr) {
     throw Error(to_string(c.parallelism), "no platform that joins the devices",
                 "--platform NAME, or hardware whose node is known");
@@ -126,21 +134,21 @@ double TrainingForecaster::communication(const Configuration& c) const {
   const CollectiveCurve sum = curve(CollectiveKind::AllReduce);
   const CollectiveCurve scatter = curve(CollectiveKind::ReduceScatter);
   const CollectiveCurve gather = curve(CollectiveKind::AllGather);
-  // Weights are gathered after the update or, where they are sharded, on both ways.
-  const double gathers = sharded_ == ShardedStates::Weights ? 2 : 1;
-  double seconds = 0;
   for (const Node& node : recording_.update.nodes()) {
     if (!std::holds_alternative<Collective>(node.op)) continue;
     const TensorInfo& gradient = recording_.update.tensor(node.output());
     const double bytes = whole_bytes(gradient.bytes());
-    if (sharded_ == ShardedStates::None) {
-      seconds += sum.at(bytes);
-      continue;
-    }
     const double weight = whole_bytes(bytes_of(gradient.elements(), lowering_.weights.main));
-    seconds += scatter.at(bytes) + gathers * gather.at(weight);
+    switch (sharded_) {
+      case ShardedStates::None: of_step_s_ += sum.at(bytes); break;
+      case ShardedStates::Optimizer: of_step_s_ += scatter.at(bytes) + gather.at(weight); break;
+      case ShardedStates::Gradients:
+        of_pass_s_ += scatter.at(bytes);
+        of_step_s_ += gather.at(weight);
+        break;
+      case ShardedStates::Weights: of_pass_s_ += scatter.at(bytes) + 2 * gather.at(weight); break;
+    }
   }
-  return seconds;
 }
 
 SymbolValues TrainingForecaster::sizes(const TrainingPoint& p) const {
@@ -162,7 +170,7 @@ TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
   const auto devices = static_cast<double>(replicas_);
   TrainingForecast f;
   std::array<double, num_bounds> by_bound{};
-  double last_backward_s = 0;
+  double last_hides_s = 0;  // of the last pass, what is left
   const auto add = [&](const std::optional<Part>& part, double times) {
     std::array<double, 2> device{};
     part->step.part_seconds(values, device);
@@ -174,7 +182,10 @@ TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
     const double slower = on_device > 0 ? paced_seconds(on_device, host_s) / on_device : 1;
     f.forward_s += times * slower * device[0];
     f.backward_s += times * slower * device[1];
-    if (times > 0) last_backward_s = slower * device[1];
+    const double hides =
+        sharded_ == ShardedStates::Weights ? slower * on_device : slower * device[1];
+    f.communication_s += times * std::max(0.0, of_pass_s_ - hides);
+    last_hides_s = std::max(0.0, hides - of_pass_s_);
     for (const auto& [groups, rates] :
          {std::pair{&part->forward, &rates_}, std::pair{&part->backward, &rates_},
           std::pair{&part->attention, &gradient_rates_}}) {
@@ -195,9 +206,7 @@ TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
   f.bound =
       static_cast<Bound>(std::max_element(by_bound.begin(), by_bound.end()) - by_bound.begin());
   f.update_s = update_s_;
-  const double hides =
-      sharded_ == ShardedStates::Weights ? f.forward_s + f.backward_s : last_backward_s;
-  f.communication_s = std::max(0.0, communication_s_ - hides);
+  f.communication_s += std::max(0.0, of_step_s_ - last_hides_s);
   f.step_s = f.forward_s + f.backward_s + f.update_s + f.communication_s;
   f.tokens_per_s = static_cast<double>(p.batch) * static_cast<double>(p.seq_len) / f.step_s;
   f.model_flops = devices * passes * static_cast<double>(recording_.model_flops.at(values));

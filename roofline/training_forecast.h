@@ -1,13 +1,15 @@
 /// A step of training on devices that each hold a replica: its time, FLOPs and memory.
 ///
 /// Micro-batches of a step follow each other; then gradients are summed over the replicas and the
-/// optimiser moves the weights. Sums and gathers run beside the way back, so that only what is
-/// longer than it costs time.
+/// optimiser moves the weights. Sums and gathers run beside the way back (those of sharded weights
+/// beside both ways), so that only what is longer costs time. Sharded gradients are summed after
+/// each micro-batch, and sharded weights gathered anew for each way of it, as in PyTorch's FSDP.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/record/training_recording.h"
@@ -18,6 +20,8 @@ namespace kvcast::roofline {
 /// What the replicas do not hold each by itself.
 /// Source: Rajbhandari et al. 2020 (arXiv:1910.02054), stages 1 to 3.
 enum class ShardedStates { None, Optimizer, Gradients, Weights };
+/// "0" to "3". Throws Error.
+ShardedStates parse_zero(std::string_view stage);
 
 struct TrainingPoint {
   std::uint64_t batch = 1;  ///< sequences of a step, of all replicas
@@ -31,7 +35,7 @@ struct TrainingForecast {
   double forward_s = 0;
   double backward_s = 0;       ///< with what is computed again
   double update_s = 0;         ///< of the optimiser
-  double communication_s = 0;  ///< of the step, what no computation hides
+  double communication_s = 0;  ///< what no computation hides
   double tokens_per_s = 0;
   /// Of products alone (training_recording.h): each once forward and once for each gradient, and
   /// all that run.
@@ -80,7 +84,7 @@ class TrainingForecaster {
     StepCost attention_step;
   };
   Part compile(const TrainingPass& pass) const;
-  double communication(const Configuration& c) const;
+  void add_communication(const Configuration& c);
   /// Of a replica's micro-batch.
   SymbolValues sizes(const TrainingPoint& point) const;
 
@@ -97,7 +101,9 @@ class TrainingForecaster {
   std::optional<Part> next_;
   std::vector<OpGroup> update_;  ///< with the norm, without the sums over replicas
   double update_s_ = 0;
-  double communication_s_ = 0;  ///< of those, and of weights that are sharded
+  // Of sums and gathers, whatever hides them:
+  double of_step_s_ = 0;
+  double of_pass_s_ = 0;  ///< of a micro-batch
 };
 
 }  // namespace kvcast::roofline

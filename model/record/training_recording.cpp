@@ -101,20 +101,23 @@ TensorId target_share(JoinedPasses& passes) {
   return passes.input(result(std::string(target_share_name), {1}, DType::FP32));
 }
 
-/// The cross-entropy of a pass's logits, which are summed over in fp32 at least.
+/// The cross-entropy of a pass's logits, which are summed over in fp32 at least. A `fused` one
+/// widens what it reads and narrows the gradient that it writes; else both are tensors.
+/// Source: karpathy/llm.c, llmc/fused_classifier.cuh; transformers 5.17, loss/loss_utils.py.
 void add_loss(JoinedPasses& passes, TensorId logits, const CrossEntropy& op,
-              const std::string& name) {
+              const std::string& name, bool fused) {
   Graph& graph = passes.graph();
   const TensorInfo info = graph.tensor(logits);
   const DType wide = wide_dtype(info.dtype);
-  if (wide != info.dtype) {
+  const bool casts = !fused && wide != info.dtype;
+  if (casts) {
     logits = graph.add_node(head_node(Elementwise{Function::Copy}, {logits}, "cast_logits"),
                             result("", info.shape, wide));
   }
   const TensorId targets =
       passes.input(result(std::string(targets_name), {info.shape[0], info.shape[1]}, DType::FP32));
   graph.add_node(head_node(op, {logits, targets, target_share(passes)}, name),
-                 {result("", info.shape, wide), result(name, {1}, wide)});
+                 {result("", info.shape, casts ? wide : info.dtype), result(name, {1}, wide)});
 }
 
 /// The last result of a layer's operators with one of these labels.
@@ -153,10 +156,11 @@ Graph record_forward(const Plan& plan, const Lowering& lowering, const TrainingO
     record_decoder(r, plan.model, pass);
     return r.take();
   };
+  const bool fused = lowering.elementwise == Kernels::Fused;
   JoinedPasses passes;
   const Graph base = record_base(plan.base_attention());
   if (plan.helpers.empty()) {
-    add_loss(passes, passes.add(base)[logits_of(base)->index], {1, options.z_loss}, "loss");
+    add_loss(passes, passes.add(base)[logits_of(base)->index], {1, options.z_loss}, "loss", fused);
     return std::move(passes.graph());
   }
   Recorder r(plan.symbols, lowering, plan.helpers.front().pass.prefixes);
@@ -166,10 +170,10 @@ Graph record_forward(const Plan& plan, const Lowering& lowering, const TrainingO
   const std::vector<TensorId> helper_at = passes.add(auxiliary);
   if (options.auxiliary_loss > 0) {
     add_loss(passes, helper_at[logits_of(auxiliary)->index],
-             {options.auxiliary_loss, options.z_loss}, "auxiliary_loss");
+             {options.auxiliary_loss, options.z_loss}, "auxiliary_loss", fused);
   }
   add_loss(passes, passes.add(base)[logits_of(base)->index], {options.base_loss, options.z_loss},
-           "base_loss");
+           "base_loss", fused);
   if (options.consistency_loss == 0) return std::move(passes.graph());
   const std::vector<TensorId> own_at = passes.add(own);
   const TensorId share = target_share(passes);

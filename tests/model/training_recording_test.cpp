@@ -132,6 +132,27 @@ TEST_CASE("training: a layer of Llama saves 2(4D + 2H·hd + 2G·hd + 3F) + 4H + 
   }
 }
 
+// 2 bytes read and 2 written of each logit, beside the targets, the share and the loss in fp32;
+// transformers' loss reads 2 and writes 4, reads 4 and writes 4, then reads 4 and writes 2.
+TEST_CASE("training: a fused loss widens what it reads; others keep logits in fp32") {
+  const Architecture a = load_model(catalog(), "tinyllama-1.1b", {{"num_hidden_layers", "1"}});
+  const auto loss_bytes = [&](Kernels elementwise) {
+    const Lowering lowering{Kernels::Fused, elementwise, DType::BF16, DType::BF16, DType::BF16};
+    const TrainingRecording r = record_training(a, {}, lowering);
+    const SymbolValues sizes = r.symbols.resolve({batch, tokens, tokens});
+    std::uint64_t bytes = 0;
+    for (const Node& n : r.first.graph.nodes()) {
+      if (n.label != "loss" && !n.label.starts_with("cast_logits")) continue;
+      bytes += work(r.first.graph, n).bytes().at(sizes);
+    }
+    return bytes;
+  };
+  const std::uint64_t logits = batch * tokens * a.vocab_size;
+  const std::uint64_t others = 4 * (batch * tokens + 1 + 1);
+  CHECK(loss_bytes(Kernels::Fused) == 4 * logits + others);
+  CHECK(loss_bytes(Kernels::Eager) == 20 * logits + others);
+}
+
 TEST_CASE("training: frozen weights get no products, dead paths none") {
   const Architecture a = load_model(catalog(), "smollm2-135m");
   const Lowering lowering = lowering_of(Kernels::Fused, DType::FP32);

@@ -1,8 +1,5 @@
 #include "roofline/training_forecast.h"
 
-#include <algorithm>
-#include <cmath>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,7 +8,6 @@
 
 #include "model/base/error.h"
 #include "model/families/config_reader.h"
-#include "model/io/files/csv_table.h"
 #include "roofline/interconnect.h"
 #include "tests/near.h"
 #include "tests/roofline/test_models.h"
@@ -38,58 +34,6 @@ Configuration training_of(const std::string& model, const std::string& hardware,
 double gigabytes(double bytes) { return bytes / 1e9; }
 
 }  // namespace
-
-// The rows: data/measurements/README.md, "Steps of training".
-TEST_CASE("training forecast: measured steps of PyTorch, time and memory") {
-  const CsvTable table = CsvTable::read(KVCAST_SOURCE_DIR "/data/measurements/training_steps.csv");
-  // Mean errors; of what the forecast is known not to have, see there.
-  struct Errors {
-    double time = 0;
-    double memory = 0;
-    double worst_memory = 0;
-    std::size_t rows = 0;
-  };
-  std::map<std::string, Errors> errors;
-  for (const CsvRow& row : table.rows()) {
-    if (row.text("precision") != "bf16") continue;
-    const std::string& model = row.text("model");
-    std::vector<ConfigOverride> overrides;
-    if (model == "llama-7b") overrides.push_back({"max_position_embeddings", row.text("seq_len")});
-    for (const char* key : {"num_hidden_layers", "hidden_size", "num_attention_heads",
-                            "num_key_value_heads", "intermediate_size", "vocab_size"}) {
-      if (model != "gpt2") overrides.push_back({key, row.text(key)});
-    }
-    Configuration c = training_of(model, row.text("hardware"), overrides, "pytorch");
-    if (row.text("attention") == "eager") c.lowering.attention = Kernels::Eager;
-    const TrainingForecaster forecaster(
-        c, {.recompute = parse_recompute(row.text("recompute")), .states = DType::BF16});
-    const TrainingForecast f =
-        forecaster.at({row.whole("batch"), row.whole("seq_len"), row.whole("micro_batches")});
-    const bool known = model != "gpt2" && model != "olmoe-1b-7b";
-    Errors& e = errors[known ? row.text("attention") : "others"];
-    const double memory = std::abs(f.peak_memory_bytes / row.number("peak_memory_bytes") - 1);
-    e.time += std::abs(f.step_s / row.number("step_s") - 1);
-    e.memory += memory;
-    e.worst_memory = std::max(e.worst_memory, memory);
-    ++e.rows;
-    // Measured in a process without leftovers.
-    const bool in_layers = row.text("recompute") == "full";
-    if (known && !in_layers && !row.text("step_spread").empty()) CHECK(memory < 0.025);
-  }
-  for (auto& [kind, e] : errors) {
-    const auto rows = static_cast<double>(e.rows);
-    e.time /= rows;
-    e.memory /= rows;
-    MESSAGE(kind, ": ", e.rows, " rows, time ", e.time, ", memory ", e.memory, ", worst ",
-            e.worst_memory);
-  }
-  CHECK(errors["tiled"].rows == 25);
-  CHECK(errors["tiled"].time < 0.1);
-  CHECK(errors["tiled"].memory < 0.025);
-  CHECK(errors["tiled"].worst_memory < 0.06);
-  CHECK(errors["eager"].rows == 7);
-  CHECK(errors["eager"].memory < 0.05);
-}
 
 // Source: Rajbhandari et al. 2020 (arXiv:1910.02054), figure 1: 7.5 billion parameters, 64 devices.
 TEST_CASE("training forecast: ZeRO shards states, gradients and weights in turn") {
@@ -161,6 +105,28 @@ TEST_CASE("training forecast: replicas share the sequences and sum the gradients
     before = bytes;
   }
   CHECK_THROWS_AS(TrainingForecaster(training_of("gpt2", "a100-80gb"), {}).at({4, 128, 8}), Error);
+}
+
+// Sequences of one token hide next to nothing. Stage 1 sums once a step, stage 3 gathers the
+// weights for both ways of each micro-batch and scatters its sums. Stage 2 scatters each time, and
+// gathers once.
+TEST_CASE("training forecast: sharded gradients and weights cross the links in each micro-batch") {
+  const Configuration c = training_of("llama-3.2-1b", "a100-80gb", {}, "ideal", 8);
+  const auto messages = [&](ShardedStates sharded, std::uint64_t micro_batches) {
+    return TrainingForecaster(c, {}, sharded)
+        .at({8 * micro_batches, 1, micro_batches})
+        .communication_s;
+  };
+  const double summed = messages(ShardedStates::Optimizer, 1);
+  CHECK(summed > 0);
+  // Gradients are added to those before, which takes the way back a little longer.
+  CHECK(messages(ShardedStates::Optimizer, 4) == doctest::Approx(summed).epsilon(0.2));
+  const double gathered = messages(ShardedStates::Weights, 1);
+  CHECK(messages(ShardedStates::Weights, 4) == doctest::Approx(4 * gathered).epsilon(0.2));
+  const double scattered = messages(ShardedStates::Gradients, 4);
+  CHECK(messages(ShardedStates::Gradients, 1) == doctest::Approx(summed));
+  CHECK(scattered > 1.5 * summed);
+  CHECK(scattered < 4 * summed);
 }
 
 // Model FLOPs of a token by the conventions in print; training.md, section 3.
