@@ -62,7 +62,7 @@ bool has(const Rung& rung, const ErrorRow& row, const Setup& of, Regime regime) 
   const Setup& s = row.setup;
   if (s.method != of.method || s.attention != of.attention) return false;
   if (rung.same_weights && s.weights != of.weights) return false;
-  if (rung.same_regime ? row.regime != regime : is_prefill(row.regime) != is_prefill(regime)) {
+  if (rung.same_regime ? row.regime != regime : phase_of(row.regime) != phase_of(regime)) {
     return false;
   }
   if (rung.own && !row.source.empty()) return false;
@@ -85,6 +85,16 @@ std::string devices_text(Near near, const Setup& of) {
   return (near == Near::SameArchitecture ? of.architecture + " " : "") + kind + "s";
 }
 
+std::string_view any_of(Phase phase) {
+  switch (phase) {
+    case Phase::Prefill: return "any prefill";
+    case Phase::Decode: return "any decode";
+    case Phase::Training: return name(Regime::Training);
+  }
+  KVCAST_ASSERT(false);
+  return "";
+}
+
 /// "vllm with slim on ampere GPUs, tiled attention, decode of 1 sequence"
 std::string population_text(const Rung& rung, const Setup& of, Regime regime) {
   std::string text = rung.same_engine && !is_ideal(of) ? of.engine : "any engine";
@@ -92,10 +102,7 @@ std::string population_text(const Rung& rung, const Setup& of, Regime regime) {
   text += " on " + devices_text(rung.device, of);
   text += fmt::format(", {} attention", of.attention);
   if (rung.same_weights) text += ", " + (rung.same_dtypes ? of.dtypes : of.weights);
-  return fmt::format("{}, {}", text,
-                     rung.same_regime     ? name(regime)
-                     : is_prefill(regime) ? "any prefill"
-                                          : "any decode");
+  return fmt::format("{}, {}", text, rung.same_regime ? name(regime) : any_of(phase_of(regime)));
 }
 
 struct Population {
@@ -150,7 +157,7 @@ std::string no_bound(std::span<const ErrorRow> rows, const Setup& of, Regime reg
   }
   const auto outdated = std::count_if(rows.begin(), rows.end(), [&](const ErrorRow& row) {
     return row.setup.device == of.device && row.setup.method == of.method &&
-           row.setup.fingerprint != of.fingerprint && is_prefill(row.regime) == is_prefill(regime);
+           row.setup.fingerprint != of.fingerprint && phase_of(row.regime) == phase_of(regime);
   });
   if (outdated > 0) {
     text += fmt::format(" ({} of other {})", counted(static_cast<std::size_t>(outdated), "row"),
@@ -168,6 +175,7 @@ std::string_view name(Regime regime) {
     case Regime::DecodeOne: return "decode of 1 sequence";
     case Regime::DecodeFew: return "decode of 2 to 15 sequences";
     case Regime::DecodeMany: return "decode of 16 and more sequences";
+    case Regime::Training: return "steps of training";
   }
   KVCAST_ASSERT(false);
   return "";
@@ -185,8 +193,17 @@ Regime decode_regime(const roofline::DesignPoint& size) {
   return size.batch < 16 ? Regime::DecodeFew : Regime::DecodeMany;
 }
 
-bool is_prefill(Regime regime) {
-  return regime == Regime::ShortPrefill || regime == Regime::Prefill;
+Phase phase_of(Regime regime) {
+  switch (regime) {
+    case Regime::ShortPrefill:
+    case Regime::Prefill: return Phase::Prefill;
+    case Regime::DecodeOne:
+    case Regime::DecodeFew:
+    case Regime::DecodeMany: return Phase::Decode;
+    case Regime::Training: return Phase::Training;
+  }
+  KVCAST_ASSERT(false);
+  return {};
 }
 
 std::size_t conformal_rank(std::size_t rows) { return (9 * (rows + 1) + 9) / 10; }

@@ -23,14 +23,16 @@ enum class Regime {
   DecodeOne,   ///< batch 1
   DecodeFew,   ///< 2 to 15
   DecodeMany,  ///< 16 and more
+  Training,    ///< a step of it
 };
-inline constexpr std::array all_regimes{Regime::ShortPrefill, Regime::Prefill, Regime::DecodeOne,
-                                        Regime::DecodeFew, Regime::DecodeMany};
+inline constexpr std::array all_regimes{Regime::ShortPrefill, Regime::Prefill,    Regime::DecodeOne,
+                                        Regime::DecodeFew,    Regime::DecodeMany, Regime::Training};
 /// "decode of 2 to 15 sequences"
 std::string_view name(Regime regime);
 Regime prefill_regime(const roofline::DesignPoint& size);
 Regime decode_regime(const roofline::DesignPoint& size);
-bool is_prefill(Regime regime);
+enum class Phase { Prefill, Decode, Training };
+Phase phase_of(Regime regime);
 
 /// What a forecast is of, as far as errors depend on it.
 struct Setup {

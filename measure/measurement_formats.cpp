@@ -565,9 +565,47 @@ MeasuredRow kernel_row(const MeasurementFields& f, const MeasurementDefaults& de
   return row;
 }
 
+// Steps of training
+
+MeasuredRow training_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {
+  MeasuredRow row = row_of(f, defaults);
+  row.id = f.text_or("id", "");
+  row.model = f.text_or("model", row.model);
+  row.method = f.text_or("method", row.method);
+  row.hardware = f.text_or("hardware", "");
+  row.platform = f.text_or("platform", "");
+  row.engine = f.text_or("engine", "");
+  row.engine_version = f.text_or("engine_version", "");
+  row.date = f.text_or("date", "").substr(0, 7);
+  row.source = f.text_or("source", "");
+  set_own_lowering(f, row);
+  row.size = {f.whole("batch", 1), f.whole("seq_len", 1), 1};
+  row.parallelism.dp = f.whole_or("dp", 1, 1);
+  TrainingRun& run = row.training.emplace();
+  run.micro_batches = f.whole_or("micro_batches", 1, 1);
+  set(f, "recompute", parse_recompute, run.recompute);
+  set(f, "zero", roofline::parse_zero, run.sharded);
+  set(f, "state_dtype", parse_dtype, run.states);
+  const auto some_dtype = [](const std::string& word) { return std::optional(parse_dtype(word)); };
+  set(f, "gradient_dtype", some_dtype, run.gradients);
+  const char* const rate = "tokens_per_s_per_device";
+  const double tokens = static_cast<double>(row.size.batch) *
+                        static_cast<double>(row.size.prompt_len) /
+                        static_cast<double>(row.parallelism.dp);
+  if (f.has(rate) == f.has("step_s")) {
+    throw Error(f.place(), f.has(rate) ? "two figures" : "no figure",
+                fmt::format("step_s or {}", rate));
+  }
+  row.times.push_back(
+      {Metric::TrainingStep, f.has(rate) ? tokens / f.positive(rate) : f.positive("step_s")});
+  if (f.has("distrusted")) row.unusable = "distrusted: " + f.text("distrusted");
+  return row;
+}
+
 constexpr MeasurementFormat of_csv[] = {{"avg_ns", "llama-bench CSV", llama_bench_row},
                                         {"kernel", "CSV of kernel times", kernel_row},
                                         {"arrival", "CSV of servers", served_row},
+                                        {"seq_len", "CSV of training steps", training_row},
                                         {"", "kvcast CSV", own_row}};
 
 }  // namespace

@@ -108,9 +108,11 @@ std::string run_of(const MeasuredRow& r) {
     run += fmt::format(", sizes {}x{}x{}, {} over {} heads of {}", k.rows, k.outputs, k.inner,
                        k.num_attention_heads, k.num_key_value_heads, k.head_dim);
   }
+  if (r.training) run += ", " + to_string(*r.training);
   if (r.logits == Logits::All) run += ", logits of all";
   if (r.num_devices > 0) run += fmt::format(", {} devices", r.num_devices);
   if (!r.parallelism.is_one()) run += ", " + to_string(r.parallelism);
+  if (!r.platform.empty()) run += " of " + r.platform;
   return run;
 }
 
@@ -169,6 +171,7 @@ std::string_view name(Metric metric) {
     case Metric::Ttft: return "ttft_s";
     case Metric::Tpot: return "tpot_s";
     case Metric::Request: return "request_s";
+    case Metric::TrainingStep: return "step_s";
     case Metric::Product: return "product_s";
     case Metric::PrefillAttention: return "prefill_attention_s";
     case Metric::DecodeAttention: return "decode_attention_s";

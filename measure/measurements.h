@@ -3,7 +3,7 @@
 ///
 /// Formats, recognised by content: kvcast's own CSV (columns: data/measurements/README.md),
 /// llama-bench CSV, JSON and JSONL, llama.cpp's batched-bench JSONL, vLLM's latency and serve JSON,
-/// a CSV of servers and a CSV of kernel times.
+/// a CSV of servers, a CSV of kernel times and one of training steps.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "measure/closed_loop.h"
+#include "measure/training_run.h"
 #include "model/forward/forward.h"
 #include "model/forward/recorder.h"
 #include "roofline/forecast.h"
@@ -26,12 +27,14 @@ enum class Metric {
   Ttft,     ///< prefill of the whole batch up to its first token
   Tpot,     ///< one decode step, mean over the output
   Request,  ///< the whole request: ttft + (output_len - 1) x tpot
+  TrainingStep,
   // Of a kernel alone.
   Product,
   PrefillAttention,
   DecodeAttention,
 };
-/// "ttft_s", "tpot_s", "request_s", "product_s", "prefill_attention_s", "decode_attention_s"
+/// "ttft_s", "tpot_s", "request_s", "step_s", "product_s", "prefill_attention_s",
+/// "decode_attention_s"
 std::string_view name(Metric metric);
 /// "eager" or "tiled"; "eager" or "fused"
 std::string_view attention_name(Kernels attention);
@@ -61,8 +64,10 @@ struct MeasuredRow {
   Logits logits = Logits::Last;  ///< that the prefill computes
   roofline::DesignPoint size;
   std::optional<roofline::Kernel> kernel;  ///< what was timed instead of a request
+  std::optional<TrainingRun> training;     ///< a step of training was; prompt_len is a sequence's
   std::uint64_t num_devices = 0;           ///< 0: as the method and the parallelism say
   Parallelism parallelism = {};
+  std::string platform = {};  ///< what joins them; empty: the hardware's node
   std::vector<MeasuredTime> times;
   /// `size.batch` clients sent their next request when the last one ended.
   std::optional<LoopRequests> closed_loop = {};

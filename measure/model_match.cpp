@@ -59,6 +59,22 @@ std::string not_in_catalog(std::string_view kind, std::string_view name,
   return fmt::format("the catalog has no {} '{}'{}{}", kind, name, hint.empty() ? "" : "; ", hint);
 }
 
+std::pair<std::string, std::vector<ConfigOverride>> split_overrides(const std::string& model) {
+  const std::size_t brace = model.find('{');
+  if (brace == std::string::npos || model.back() != '}') return {model, {}};
+  std::vector<ConfigOverride> overrides;
+  std::size_t begin = brace + 1;
+  while (begin < model.size()) {
+    const std::size_t end = std::min(model.find(',', begin), model.size() - 1);
+    const std::string pair = model.substr(begin, end - begin);
+    const std::size_t equals = pair.find('=');
+    if (equals == std::string::npos) throw Error("model " + model, "'" + pair + "'", "KEY=VALUE");
+    overrides.push_back({pair.substr(0, equals), pair.substr(equals + 1)});
+    begin = end + 1;
+  }
+  return {model.substr(0, brace), overrides};
+}
+
 std::string plain_model_name(std::string name) {
   name = lower_case(name.substr(name.rfind('/') + 1));
   if (name.starts_with("meta-")) name.erase(0, 5);

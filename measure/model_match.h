@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/families/config_reader.h"
 #include "model/io/weights/catalog.h"
 
 namespace kvcast::measure {
@@ -34,6 +35,9 @@ class ModelMatch {
   /// A file repeats its models.
   std::map<std::pair<std::string, std::uint64_t>, std::string> found_;
 };
+
+/// "opt-6.7b{vocab_size=51200}": the model, and the entries of its configuration that differ.
+std::pair<std::string, std::vector<ConfigOverride>> split_overrides(const std::string& model);
 
 /// "meta-llama/Llama-3.1-8B-Instruct" -> "llama-3.1-8b": without the owner and the endings that do
 /// not change a shape.

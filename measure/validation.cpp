@@ -40,16 +40,19 @@ std::string words_of(const LoopRequests& loop) {
 
 /// A prompt on one device is recorded once; on several, and in a closed loop, each hardware is
 /// simulated anew.
-ForecastOn forecast_on(roofline::Configuration c, const Catalog& catalog, bool placed,
+ForecastOn forecast_on(roofline::Configuration c, const Catalog& catalog, const MeasuredRow& row,
                        const std::optional<LoopRequests>& loop) {
-  if (loop || placed || !c.parallelism.is_one()) {
-    return [c = std::move(c), catalog, loop](const Hardware& hardware) -> ForecastAt {
+  const bool placed = num_devices(row.method) > 1;
+  if (loop || placed || row.training || !c.parallelism.is_one()) {
+    return [c = std::move(c), catalog, loop, platform = row.platform,
+            training = row.training](const Hardware& hardware) -> ForecastAt {
       roofline::Configuration on_device = c;
       on_device.hardware = hardware;
       if (!c.parallelism.is_one()) {
         on_device.interconnect =
-            roofline::find_interconnect(catalog, "", hardware, c.parallelism.devices());
+            roofline::find_interconnect(catalog, platform, hardware, c.parallelism.devices());
       }
+      if (training) return training_forecast(on_device, *training);
       if (loop) return closed_loop_forecast(on_device, *loop);
       const auto estimator = std::make_shared<const search::PlacedEstimator>(on_device);
       return [estimator](const roofline::DesignPoint& size) { return estimator->at(size); };
@@ -63,23 +66,6 @@ ForecastOn forecast_on(roofline::Configuration c, const Catalog& catalog, bool p
         recordings->whole, lowering, rates, recordings->chunk_or_null());
     return [forecaster](const roofline::DesignPoint& size) { return forecaster->at(size); };
   };
-}
-
-/// "opt-6.7b{vocab_size=51200}": the model, and the entries of its configuration that differ.
-std::pair<std::string, std::vector<ConfigOverride>> split_overrides(const std::string& model) {
-  const std::size_t brace = model.find('{');
-  if (brace == std::string::npos || model.back() != '}') return {model, {}};
-  std::vector<ConfigOverride> overrides;
-  std::size_t begin = brace + 1;
-  while (begin < model.size()) {
-    const std::size_t end = std::min(model.find(',', begin), model.size() - 1);
-    const std::string pair = model.substr(begin, end - begin);
-    const std::size_t equals = pair.find('=');
-    if (equals == std::string::npos) throw Error("model " + model, "'" + pair + "'", "KEY=VALUE");
-    overrides.push_back({pair.substr(0, equals), pair.substr(equals + 1)});
-    begin = end + 1;
-  }
-  return {model.substr(0, brace), overrides};
 }
 
 /// Models, forecasts and devices of the rows seen so far.
@@ -134,8 +120,9 @@ class Matcher {
     // One client waits for nobody.
     const auto loop = row.size.batch > 1 ? row.closed_loop : std::nullopt;
     const std::string key = fmt::format(
-        "{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", to_string(row.parallelism), row.model, row.method,
-        engine.name, engine.version, static_cast<int>(l.attention), static_cast<int>(l.elementwise),
+        "{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", to_string(row.parallelism), row.platform,
+        row.training ? to_string(*row.training) : "", row.model, row.method, engine.name,
+        engine.version, static_cast<int>(l.attention), static_cast<int>(l.elementwise),
         l.weights.text, kvcast::name(l.operand_dtype()), kvcast::name(l.cache),
         l.products ? kvcast::name(*l.products) : "", name(row.logits), loop ? words_of(*loop) : "");
     check_devices(row, ranks);
@@ -157,7 +144,7 @@ class Matcher {
          .find_model = [c = catalog_](const std::string& name) { return load_model(c, name); },
          .engine = engine,
          .parallelism = row.parallelism},
-        catalog_, ranks > 1, loop));
+        catalog_, row, loop));
     return forecast;
   }
 
@@ -211,6 +198,7 @@ struct ForecastTime {
 ForecastTime forecast_time(Metric metric, double outputs, const roofline::Forecast& f) {
   switch (metric) {
     case Metric::Ttft:
+    case Metric::TrainingStep:
     case Metric::Product:
     case Metric::PrefillAttention:
     case Metric::DecodeAttention: return {f.ttft_s, f.ttft_s};

@@ -81,6 +81,7 @@ std::optional<Regime> regime_of(Metric metric, const roofline::DesignPoint& size
     case Metric::Ttft: return prefill_regime(size);
     case Metric::Tpot: return decode_regime(size);
     case Metric::Request: return ttft_share > 0.5 ? prefill_regime(size) : decode_regime(size);
+    case Metric::TrainingStep: return Regime::Training;
     case Metric::Product:
     case Metric::PrefillAttention:
     case Metric::DecodeAttention: return {};
@@ -234,7 +235,7 @@ void ValidationStore::add_row(const JsonObject& row, const JsonObject& devices,
   const std::string metric = row.text("metric");
   const roofline::DesignPoint size{row.whole("batch"), row.whole("prompt_len"),
                                    row.whole("output_len")};
-  for (const Metric m : {Metric::Ttft, Metric::Tpot, Metric::Request}) {
+  for (const Metric m : {Metric::Ttft, Metric::Tpot, Metric::Request, Metric::TrainingStep}) {
     if (metric != name(m)) continue;
     error.regime = *regime_of(m, size, m == Metric::Request ? row.positive("ttft_share") : 0);
     error.setup = std::move(setup);
@@ -291,6 +292,7 @@ std::vector<double> ValidationStore::errors_of(const Hardware& hw) const {
   for (const ErrorRow& row : rows_) {
     // Those of several devices have a fingerprint of their links behind the device's.
     if (row.setup.device != hw.name || !row.setup.fingerprint.starts_with(own)) continue;
+    if (row.regime == Regime::Training) continue;
     errors.push_back(std::expm1(std::abs(row.error)));
   }
   return errors;

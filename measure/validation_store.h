@@ -77,8 +77,8 @@ class ValidationStore {
   BoundOrReason bound(const Estimated& estimate, Regime regime,
                       const std::optional<std::string>& without = {});
   ErrorBars bars(const Estimated& estimate, const roofline::DesignPoint& size);
-  /// Errors of all rows of the device as it is described now, of forecasts for the rows' engines;
-  /// empty: it was never compared with a measurement.
+  /// Errors of all requests of the device as it is described now, of forecasts for the rows'
+  /// engines; empty: it was never compared with a measurement.
   std::vector<double> errors_of(const roofline::Hardware& hardware) const;
 
  private:

@@ -10,7 +10,8 @@ backward, gradients clipped at norm 1, fused AdamW. Weights and tokens are rando
 `bf16` (weights, gradients and states) and `autocast` (all three in fp32; each micro-batch's forward
 pass under torch.autocast to bf16, its backward pass outside). `step_s` is the median between ends of
 steps on the device's clock, `step_spread` their interquartile range over it, `peak_memory_bytes`
-torch.cuda.max_memory_allocated of the timed steps. A CSV that is there is continued.
+torch.cuda.max_memory_allocated of the timed steps. A CSV that is there is continued, and
+`kvcast validate --measurements` reads it.
 """
 
 import argparse
@@ -33,10 +34,9 @@ except ImportError as error:
 from gpu_method_passes import read_config
 from gpu_rows import Rows
 
-SHAPE = ["num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads",
-         "intermediate_size", "vocab_size"]
-POINT = ["batch", "seq_len", "micro_batches", "attention", "recompute", "precision"]
-COLUMNS = ["hardware", "model", *SHAPE, *POINT, "step_s", "step_spread", "peak_memory_bytes"]
+POINT = ["batch", "seq_len", "micro_batches", "attention", "recompute"]
+RUN = ["model", "hardware", "engine", "engine_version", "dtype", "state_dtype", *POINT]
+COLUMNS = [*RUN, "step_s", "step_spread", "peak_memory_bytes", "distrusted"]
 IMPLEMENTATIONS = {"tiled": "sdpa", "eager": "eager"}
 CHOICES = {"attention": tuple(IMPLEMENTATIONS), "recompute": ("none", "full"),
            "precision": ("bf16", "autocast")}
@@ -208,15 +208,18 @@ def free():
 
 
 def identity_of(row):
-    return tuple(str(row[key]) for key in ("hardware", "model", *SHAPE, *POINT))
+    return tuple(str(row[key]) for key in (*RUN, "distrusted"))
 
 
 def row_of(case, hardware):
-    config = config_of(case)
-    shape = {key: getattr(config, key, None) for key in SHAPE}
-    shape = {key: "" if value is None else value for key, value in shape.items()}
-    point = {key: getattr(case, key) for key in POINT}
-    return dict(hardware=hardware, model=case.model, **shape, **point)
+    is_autocast = case.precision == "autocast"
+    overrides = ",".join(f"{key}={value}" for key, value in case.overrides.items())
+    return dict(model=f"{case.model}{{{overrides}}}" if overrides else case.model,
+                hardware=hardware, engine="pytorch",
+                engine_version=".".join(torch.__version__.split(".")[:2]), dtype="bf16",
+                state_dtype="fp32" if is_autocast else "bf16",
+                distrusted="autocast is not forecast" if is_autocast else "",
+                **{key: getattr(case, key) for key in POINT})
 
 
 def measure(rows, case, args):

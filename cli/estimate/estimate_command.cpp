@@ -156,16 +156,8 @@ ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const E
   j["ttft_speedup"] = e.ttft_speedup;
   j["tpot_speedup"] = e.tpot_speedup;
   j["kv_cache_ratio"] = e.kv_cache_ratio;
-  for (const auto& [metric, bound] : {std::pair{"ttft", &bars.ttft}, {"tpot", &bars.tpot}}) {
-    const std::string key = fmt::format("{}_error_", metric);
-    j[key + "bound"] = nullptr;
-    j[key + "rows"] = 0;
-    j[key + "population"] = nullptr;
-    if (!*bound) continue;
-    j[key + "bound"] = (*bound)->error;
-    j[key + "rows"] = (*bound)->rows;
-    j[key + "population"] = (*bound)->population;
-  }
+  add_bound(j, "ttft", bars.ttft);
+  add_bound(j, "tpot", bars.tpot);
   j["error_bound_note"] = bars.note;
   j["rests_on"] = rests_on(factors);
   j["factors"] = rows_of(factors, factor_json);
@@ -229,16 +221,12 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
   if (!c.parallelism.is_one()) {
     text += fmt::format("{} on {}\n", to_string(c.parallelism), c.interconnect->name());
   }
-  const auto bar = [](const std::optional<measure::ErrorBound>& bound) {
-    constexpr double noise = 1e-3;  // per cent; stored times have six digits
-    return bound ? fmt::format("+-{:.0f} %", std::ceil(100 * bound->error - noise)) : std::string();
-  };
   Table table({"", "value", "", "", ""});
   const auto gain = [](double ratio) {
     return ratio == 1 ? std::string() : fmt::format("{:.2f}x plain", ratio);
   };
   table.add({"TTFT", seconds(e.ttft_s), fmt::format("{}-bound", roofline::name(e.ttft_bound)),
-             gain(e.ttft_speedup), bar(bars.ttft)});
+             gain(e.ttft_speedup), bound_text(bars.ttft)});
   const auto parts = parts_of(e);
   for (const auto& [part, s] : parts) {
     if (parts.size() < 2) break;  // all of it is the base's
@@ -251,7 +239,7 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
                fmt::format("{:.1f} %", 100 * e.communication_s / e.ttft_s)});
   }
   table.add({"TPOT", seconds(e.tpot_s), fmt::format("{}-bound", roofline::name(e.tpot_bound)),
-             gain(e.tpot_speedup), bar(bars.tpot)});
+             gain(e.tpot_speedup), bound_text(bars.tpot)});
   if (!c.parallelism.is_one()) {
     table.add({"  messages", seconds(e.tpot_communication_s),
                fmt::format("{:.1f} %", 100 * e.tpot_communication_s / e.tpot_s)});
@@ -339,7 +327,7 @@ const std::vector<Column> device_columns{{"device", "device"},
 void run(const EstimateOptions& o, const Globals& globals) {
   o.training.check();
   if (o.training.train) {
-    return estimate_training(o.request, o.training, {o.json, o.breakdown}, globals);
+    return estimate_training(o.request, o.training, {o.json, o.breakdown, o.validation}, globals);
   }
   const std::shared_ptr<const Prepared> prepared = prepare(o, globals);
   const Configuration& c = prepared->configuration;

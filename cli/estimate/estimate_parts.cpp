@@ -1,6 +1,7 @@
 #include "cli/estimate/estimate_parts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include <fmt/format.h>
@@ -25,6 +26,23 @@ ordered_json count_json(double value) {
     return static_cast<std::uint64_t>(value);
   }
   return value;
+}
+
+std::string bound_text(const std::optional<measure::ErrorBound>& bound) {
+  constexpr double noise = 1e-3;  // per cent; stored times have six digits
+  return bound ? fmt::format("+-{:.0f} %", std::ceil(100 * bound->error - noise)) : std::string();
+}
+
+void add_bound(ordered_json& j, std::string_view time,
+               const std::optional<measure::ErrorBound>& bound) {
+  const std::string key = fmt::format("{}_error_", time);
+  j[key + "bound"] = nullptr;
+  j[key + "rows"] = 0;
+  j[key + "population"] = nullptr;
+  if (!bound) return;
+  j[key + "bound"] = bound->error;
+  j[key + "rows"] = bound->rows;
+  j[key + "population"] = bound->population;
 }
 
 ordered_json factor_json(const roofline::UsedFactor& f) {

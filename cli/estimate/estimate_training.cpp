@@ -9,7 +9,9 @@
 #include <fmt/ranges.h>
 
 #include "cli/estimate/estimate_parts.h"
+#include "measure/validation_store.h"
 #include "model/base/quantity.h"
+#include "reports/sweep/stored_validations.h"
 #include "roofline/training_forecast.h"
 
 namespace kvcast::cli {
@@ -23,6 +25,21 @@ using roofline::TrainingForecaster;
 using roofline::TrainingPoint;
 
 constexpr const char* training_heading = "Training";
+
+/// What stored validations say of such a step.
+measure::BoundOrReason step_bound(const RequestOptions& request, const TrainingOutput& output,
+                                  const Configuration& c, const Catalog& catalog) {
+  if (c.mode == roofline::Mode::SpeedOfLight) {
+    return {.reason = std::string(measure::speed_of_light_note)};
+  }
+  measure::ValidationStore store = reports::stored_validations(catalog, {request.hardware});
+  if (!output.validation.empty()) store.add(output.validation);
+  return store.bound({.hardware = c.hardware,
+                      .engine = c.engine.name,
+                      .methods = to_string(c.methods),
+                      .lowering = c.lowering},
+                     measure::Regime::Training);
+}
 
 /// Flags of requests that a step of training does not have.
 void refuse_request_flags(const RequestOptions& o) {
@@ -53,6 +70,7 @@ TrainingPoint parse_point(const RequestOptions& o, const TrainingFlags& flags,
 ordered_json training_json(const Configuration& c, const TrainingFlags& flags,
                            const TrainingPoint& p, const TrainingForecast& f,
                            const TrainingForecaster& forecaster,
+                           const measure::BoundOrReason& bound,
                            const std::vector<std::string>& warnings) {
   const TrainingRecording& r = forecaster.recording();
   const FlopsConventions others = forecaster.conventions(p.seq_len);
@@ -62,58 +80,63 @@ ordered_json training_json(const Configuration& c, const TrainingFlags& flags,
     return ordered_json{{"flops_per_token", count_json(a_token)},
                         {"mfu", a_token * tokens / (peak * f.step_s)}};
   };
-  return {{"model", c.architecture.name},
-          {"hardware", c.hardware.name},
-          {"engine", c.engine.name},
-          {"method", to_string(c.methods)},
-          {"attention", kernels_name(c.lowering.attention)},
-          {"elementwise", c.lowering.elementwise == Kernels::Eager ? "eager" : "fused"},
-          {"weight_dtype", c.lowering.weights.text},
-          {"activation_dtype", name(c.lowering.operand_dtype())},
-          {"optimizer", flags.optimizer},
-          {"recompute", flags.recompute},
-          {"zero", flags.zero},
-          {"mode", roofline::name(c.mode)},
-          {"batch", p.batch},
-          {"seq_len", p.seq_len},
-          {"micro_batches", p.micro_batches},
-          {"dp", c.parallelism.dp},
-          {"parameters", r.parameters},
-          {"trained_parameters", r.trained_parameters},
-          {"step_s", f.step_s},
-          {"forward_s", f.forward_s},
-          {"backward_s", f.backward_s},
-          {"update_s", f.update_s},
-          {"communication_s", f.communication_s},
-          {"tokens_per_s", f.tokens_per_s},
-          {"tokens_per_s_per_device", f.tokens_per_s / static_cast<double>(c.parallelism.dp)},
-          {"model_flops", count_json(f.model_flops)},
-          {"hardware_flops", count_json(f.hardware_flops)},
-          {"all_flops", count_json(f.flops)},
-          {"bytes", count_json(f.bytes)},
-          {"mfu", f.mfu},
-          {"hfu", f.hfu},
-          {"conventions",
-           {{"palm", convention(others.palm)},
-            {"llm.c", convention(others.llm_c)},
-            {"megatron", convention(others.megatron)}}},
-          {"weight_bytes", count_json(f.weight_bytes)},
-          {"gradient_bytes", count_json(f.gradient_bytes)},
-          {"optimizer_bytes", count_json(f.optimizer_bytes)},
-          {"saved_activation_bytes", count_json(f.saved_activation_bytes)},
-          {"activation_bytes", count_json(f.activation_bytes)},
-          {"peak_memory_bytes", count_json(f.peak_memory_bytes)},
-          {"memory_capacity_bytes", count_json(c.hardware.memory_capacity.value)},
-          {"fits", f.fits},
-          {"bound", roofline::name(f.bound)},
-          {"rests_on", rests_on(forecaster.rates().factors)},
-          {"factors", rows_of(forecaster.rates().factors, factor_json)},
-          {"warnings", warnings}};
+  ordered_json j{
+      {"model", c.architecture.name},
+      {"hardware", c.hardware.name},
+      {"engine", c.engine.name},
+      {"method", to_string(c.methods)},
+      {"attention", kernels_name(c.lowering.attention)},
+      {"elementwise", c.lowering.elementwise == Kernels::Eager ? "eager" : "fused"},
+      {"weight_dtype", c.lowering.weights.text},
+      {"activation_dtype", name(c.lowering.operand_dtype())},
+      {"optimizer", flags.optimizer},
+      {"recompute", flags.recompute},
+      {"zero", flags.zero},
+      {"mode", roofline::name(c.mode)},
+      {"batch", p.batch},
+      {"seq_len", p.seq_len},
+      {"micro_batches", p.micro_batches},
+      {"dp", c.parallelism.dp},
+      {"parameters", r.parameters},
+      {"trained_parameters", r.trained_parameters},
+      {"step_s", f.step_s},
+      {"forward_s", f.forward_s},
+      {"backward_s", f.backward_s},
+      {"update_s", f.update_s},
+      {"communication_s", f.communication_s},
+      {"tokens_per_s", f.tokens_per_s},
+      {"tokens_per_s_per_device", f.tokens_per_s / static_cast<double>(c.parallelism.dp)},
+      {"model_flops", count_json(f.model_flops)},
+      {"hardware_flops", count_json(f.hardware_flops)},
+      {"all_flops", count_json(f.flops)},
+      {"bytes", count_json(f.bytes)},
+      {"mfu", f.mfu},
+      {"hfu", f.hfu},
+      {"conventions",
+       {{"palm", convention(others.palm)},
+        {"llm.c", convention(others.llm_c)},
+        {"megatron", convention(others.megatron)}}},
+      {"weight_bytes", count_json(f.weight_bytes)},
+      {"gradient_bytes", count_json(f.gradient_bytes)},
+      {"optimizer_bytes", count_json(f.optimizer_bytes)},
+      {"saved_activation_bytes", count_json(f.saved_activation_bytes)},
+      {"activation_bytes", count_json(f.activation_bytes)},
+      {"peak_memory_bytes", count_json(f.peak_memory_bytes)},
+      {"memory_capacity_bytes", count_json(c.hardware.memory_capacity.value)},
+      {"fits", f.fits},
+      {"bound", roofline::name(f.bound)}};
+  add_bound(j, "step", bound.bound);
+  j["error_bound_note"] = bound.reason;
+  j["rests_on"] = rests_on(forecaster.rates().factors);
+  j["factors"] = rows_of(forecaster.rates().factors, factor_json);
+  j["warnings"] = warnings;
+  return j;
 }
 
 std::string training_text(const RequestOptions& request, const Configuration& c,
                           const TrainingFlags& flags, const TrainingPoint& p,
-                          const TrainingForecast& f, const TrainingForecaster& forecaster) {
+                          const TrainingForecast& f, const TrainingForecaster& forecaster,
+                          const measure::BoundOrReason& bound) {
   const auto seconds = [](double s) { return format_quantity(s, Dimension::Seconds); };
   const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
   const auto share = [&](double s) { return fmt::format("{:.1f} %", 100 * s / f.step_s); };
@@ -125,7 +148,8 @@ std::string training_text(const RequestOptions& request, const Configuration& c,
       kernels_name(c.lowering.attention), flags.recompute, roofline::name(c.mode),
       default_dtype_text(request, c.architecture));
   Table table({"", "value", "", ""});
-  table.add({"step", seconds(f.step_s), fmt::format("{}-bound", roofline::name(f.bound)), ""});
+  table.add({"step", seconds(f.step_s), fmt::format("{}-bound", roofline::name(f.bound)),
+             bound_text(bound.bound)});
   table.add({"  forward", seconds(f.forward_s), share(f.forward_s), ""});
   table.add({"  backward", seconds(f.backward_s), share(f.backward_s), ""});
   table.add({"  update", seconds(f.update_s), share(f.update_s), ""});
@@ -147,19 +171,13 @@ std::string training_text(const RequestOptions& request, const Configuration& c,
                          bytes(c.hardware.memory_capacity.value)),
              ""});
   const std::string rows = table.text();
-  return text + rows.substr(rows.find('\n') + 1) +
-         fmt::format("rests on {} figures\n",
-                     fmt::join(rests_on(forecaster.rates().factors), ", "));
+  text += rows.substr(rows.find('\n') + 1);
+  if (bound.bound) text += "step's bound: " + bound.bound->population + "\n";
+  return text + fmt::format("rests on {} figures\n",
+                            fmt::join(rests_on(forecaster.rates().factors), ", "));
 }
 
 }  // namespace
-
-ShardedStates parse_zero(const std::string& text) {
-  const std::vector<std::string> stages{"0", "1", "2", "3"};
-  const auto found = std::find(stages.begin(), stages.end(), text);
-  if (found == stages.end()) throw unknown_name("stage", text, stages);
-  return static_cast<ShardedStates>(found - stages.begin());
-}
 
 void TrainingFlags::add_to(Command c) {
   c.add("--train", train, "forecast a step of training").group(training_heading);
@@ -209,7 +227,7 @@ void estimate_training(const RequestOptions& request, const TrainingFlags& flags
     options.gradients = parse_flag("--gradient-dtype", flags.gradient_dtype, parse_dtype);
   }
   options.states = parse_flag("--state-dtype", flags.state_dtype, parse_dtype);
-  const ShardedStates sharded = parse_flag("--zero", flags.zero, parse_zero);
+  const ShardedStates sharded = parse_flag("--zero", flags.zero, roofline::parse_zero);
   if (sharded != ShardedStates::None && c.parallelism.dp == 1) {
     throw Error("--zero", "one device", "--dp above 1");
   }
@@ -220,14 +238,16 @@ void estimate_training(const RequestOptions& request, const TrainingFlags& flags
   const std::vector<std::string>& missing = forecaster.rates().missing_factors;
   warnings.insert(warnings.end(), missing.begin(), missing.end());
   for (const std::string& line : warnings) globals.warn(line);
+  const measure::BoundOrReason bound = step_bound(request, output, c, globals.catalog());
+  if (!bound.reason.empty()) globals.say("note: " + bound.reason);
   ordered_json breakdown;
   if (output.breakdown) breakdown = rows_of(forecaster.breakdown(p), operator_json);
   if (output.json) {
-    ordered_json j = training_json(c, flags, p, f, forecaster, warnings);
+    ordered_json j = training_json(c, flags, p, f, forecaster, bound, warnings);
     if (output.breakdown) j["breakdown"] = breakdown;
     return print_json(j);
   }
-  print_text(training_text(request, c, flags, p, f, forecaster));
+  print_text(training_text(request, c, flags, p, f, forecaster, bound));
   if (output.breakdown) print_text("\n" + table_text(operator_columns, breakdown));
 }
 

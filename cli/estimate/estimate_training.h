@@ -12,9 +12,6 @@ namespace kvcast::cli {
 /// Of a sequence, where nothing else is said.
 inline constexpr std::uint64_t default_seq_len = 2048;
 
-/// "0" to "3". Throws Error.
-roofline::ShardedStates parse_zero(const std::string& text);
-
 struct TrainingFlags {
   bool train = false;
   std::string seq_len;  ///< empty: 2048, or the model's positions if these are fewer
@@ -32,6 +29,7 @@ struct TrainingFlags {
 struct TrainingOutput {
   bool json = false;
   bool breakdown = false;
+  std::string validation;  ///< stored errors beside the catalog's
 };
 
 /// Throws Error naming the flag for every wrong value.

@@ -48,7 +48,7 @@ reports::TrainingSweep TrainingAxes::over(const reports::SweepGrid& grid) const 
     sweep.recompute.push_back(parse_flag("--recompute", word, parse_recompute));
   }
   for (const std::string& word : reports::parse_words(zero, "--zero")) {
-    sweep.zero.push_back(parse_flag("--zero", word, parse_zero));
+    sweep.zero.push_back(parse_flag("--zero", word, roofline::parse_zero));
   }
   if (!gradient_dtype.empty()) {
     sweep.options.gradients = parse_flag("--gradient-dtype", gradient_dtype, parse_dtype);

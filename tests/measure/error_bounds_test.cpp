@@ -184,6 +184,18 @@ TEST_CASE("error bounds: an estimate without an engine takes errors of forecasts
         "sequence");
 }
 
+TEST_CASE("error bounds: steps of training are no decode steps") {
+  const Setup s = setup("ampere-a", "e");
+  const std::vector<ErrorRow> trained = rows_of(s, 20, three, Regime::Training);
+  const BoundOrReason step = error_bound(trained, s, Regime::Training);
+  REQUIRE(step.bound);
+  CHECK(step.bound->population ==
+        "20 rows of 3 sources: e on ampere-a, tiled attention, 16-bit weights, steps of training");
+  CHECK_FALSE(error_bound(trained, s, Regime::DecodeOne).bound);
+  CHECK_FALSE(error_bound(trained, s, Regime::Prefill).bound);
+  CHECK_FALSE(error_bound(rows_of(s, 20, three), s, Regime::Training).bound);
+}
+
 TEST_CASE("error bounds: a reason says what is missing") {
   const Setup of = setup("ada-1", "vllm");
   const Setup near_one = setup("ada-2", "vllm");

@@ -312,7 +312,8 @@ TEST_CASE("store: a file that is none is refused in one line") {
 
 TEST_CASE("store: the catalog's holds what validate says now") {
   const std::filesystem::path root = catalog().root();
-  for (const std::string stem : {"public_llm_latency", "published_ttft", "openelm_m2_pro"}) {
+  for (const std::string stem : {"public_llm_latency", "published_ttft", "openelm_m2_pro",
+                                 "published_training", "training_steps"}) {
     const Validation now =
         validate(read_measurements(root / "measurements" / (stem + ".csv")), catalog(), {});
     std::ifstream file(root / validation_folder / (stem + ".json"));
