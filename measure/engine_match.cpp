@@ -23,20 +23,28 @@ std::string version_in(const std::string& text, bool bare_number) {
 }  // namespace
 
 EngineMatch::EngineMatch(const Catalog& catalog) {
-  if (std::filesystem::is_directory(catalog.root() / "engines")) names_ = catalog.names("engines");
+  if (!std::filesystem::is_directory(catalog.root() / "engines")) return;
+  for (const std::string& name : catalog.names("engines")) {
+    names_.emplace(name, name);
+    for (const std::string& alias : roofline::load_engine(catalog, name).aliases) {
+      names_.emplace(alias, name);
+    }
+  }
 }
 
 std::string EngineMatch::find(std::string_view engine, std::string_view version,
                               std::string_view month) const {
   const std::size_t blank = std::min(engine.find(' '), engine.size());
-  const std::string name = lower_case(std::string(engine.substr(0, blank)));
-  if (std::find(names_.begin(), names_.end(), name) == names_.end()) {
-    return roofline::Engine{}.name;
-  }
-  std::string found = version_in(std::string(version), true);
-  if (version.empty() && blank < engine.size()) {
-    const std::string_view rest = engine.substr(blank + 1);
-    found = version_in(std::string(rest.substr(0, rest.find(' '))), false);
+  const auto known = names_.find(lower_case(std::string(engine.substr(0, blank))));
+  if (known == names_.end()) return roofline::Engine{}.name;
+  const std::string& name = known->second;
+  std::string found;
+  if (name == known->first) {
+    found = version_in(std::string(version), true);
+    if (version.empty() && blank < engine.size()) {
+      const std::string_view rest = engine.substr(blank + 1);
+      found = version_in(std::string(rest.substr(0, rest.find(' '))), false);
+    }
   }
   static const std::regex is_month("[0-9]{4}-[0-9]{2}");
   if (found.empty() && std::regex_match(month.begin(), month.end(), is_month)) found = month;

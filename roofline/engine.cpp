@@ -208,7 +208,7 @@ nlohmann::json at_version(nlohmann::json document, const JsonObject& o, const st
     if (!is_date(date) || date < date_before) {
       entries.fail("date", "the month of its release, such as 2024-06, not before the last one's");
     }
-    for (const char* key : {"name", "description", "versions"}) {
+    for (const char* key : {"name", "description", "aliases", "versions"}) {
       if (entries.has(key)) entries.fail(key, "it at the top of the file");
     }
     if (entries.has("scheduler")) entries.object("scheduler");
@@ -261,10 +261,12 @@ Engine parse_engine(const nlohmann::json& file, const std::string& path,
   Engine engine;
   engine.name = whole.text("name");
   engine.description = whole.text("description");
+  if (whole.has("aliases")) engine.aliases = whole.texts("aliases");
   const nlohmann::json document = at_version(file, whole, version, engine);
   const JsonObject o(document, path);
   o.text("name");
   o.text("description");
+  if (o.has("aliases")) o.texts("aliases");
   read_values(o, engine);
   o.reject_unknown_keys();
   return engine;

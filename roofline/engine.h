@@ -41,6 +41,7 @@ struct Engine {
   std::string name = "ideal";
   std::string version = {};
   std::string description = {};
+  std::vector<std::string> aliases = {};   ///< other names of it in tables of measurements
   std::vector<std::string> versions = {};  ///< from which its values differ, oldest first
   // Of Lowering; absent: as the user says.
   std::optional<Kernels> attention = {};

@@ -168,7 +168,8 @@ TEST_CASE("validation: engines are found by the names of public tables") {
         std::tuple("llama.cpp Q8_0", "", "llama.cpp"),
         std::tuple("gpt-fast (torch.compile)", "2024-08", "gpt-fast"),
         std::tuple("vllm", "main of 2023-12", "vllm"), std::tuple("vllm", "4 bit", "vllm"),
-        std::tuple("ExLlama 4 bit", "", "exllama"), std::tuple("Some engine", "1.2", "ideal"),
+        std::tuple("ExLlama 4 bit", "", "exllama"), std::tuple("ExLlamaV2 4 bit", "", "exllama"),
+        std::tuple("transformers eager", "", "pytorch"), std::tuple("Some engine", "1.2", "ideal"),
         std::tuple("", "", "ideal")}) {
     CAPTURE(engine);
     CAPTURE(version);
@@ -177,6 +178,7 @@ TEST_CASE("validation: engines are found by the names of public tables") {
   CHECK(match.find("vLLM", "", "2024-06") == "vllm:2024-06");
   CHECK(match.find("vLLM 0.7.3", "", "2024-06") == "vllm:0.7.3");
   CHECK(match.find("vLLM", "main", "2024") == "vllm");
+  CHECK(match.find("transformers", "4.57", "2024-06") == "pytorch:2024-06");  // not PyTorch's 4.57
 }
 
 TEST_CASE("validation: a model's name may say which of its entries differ") {

@@ -23,6 +23,7 @@ json value(const json& v) { return {{"value", v}, {"source", "code"}, {"referenc
 json whole() {
   return {{"name", "toy"},
           {"description", "a toy"},
+          {"aliases", {"plaything"}},
           {"attention", value("eager")},
           {"elementwise", value("fused")},
           {"skip_unread_rows", value(true)},
@@ -85,6 +86,7 @@ TEST_CASE("engine: every key of a file is read, with its source") {
   CHECK(e.version.empty());
   CHECK(e.versions.empty());
   CHECK(e.description == "a toy");
+  CHECK(e.aliases == std::vector<std::string>{"plaything"});
   CHECK_FALSE(e.is_ideal());
   CHECK(e.attention == Kernels::Eager);
   CHECK(e.elementwise == Kernels::Fused);
