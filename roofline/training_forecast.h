@@ -2,7 +2,7 @@
 ///
 /// Micro-batches of a step follow each other; then gradients are summed over the replicas and the
 /// optimiser moves the weights. Sums and gathers run beside the way back (those of sharded weights
-/// beside both ways), so that only what is longer costs time. Sharded gradients are summed after
+/// beside both ways), and slow it. Sharded gradients are summed after
 /// each micro-batch, and sharded weights gathered anew for each way of it, as in PyTorch's FSDP.
 #pragma once
 
@@ -35,7 +35,7 @@ struct TrainingForecast {
   double forward_s = 0;
   double backward_s = 0;       ///< with what is computed again
   double update_s = 0;         ///< of the optimiser
-  double communication_s = 0;  ///< what no computation hides
+  double communication_s = 0;  ///< what messages add to the step
   double tokens_per_s = 0;
   /// Of products alone (training_recording.h): each once forward and once for each gradient, and
   /// all that run.
@@ -96,6 +96,7 @@ class TrainingForecaster {
   double peak_flops_per_second_ = 0;  ///< of a device, by its datasheet
   std::uint64_t replicas_ = 1;
   ShardedStates sharded_;
+  Mode mode_;
   TrainingRecording recording_;
   std::optional<Part> first_;
   std::optional<Part> next_;

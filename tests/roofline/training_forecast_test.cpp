@@ -94,9 +94,14 @@ TEST_CASE("training forecast: replicas share the sequences and sum the gradients
   const TrainingForecast one = at(1, ShardedStates::None);
   const TrainingForecast eight = at(8, ShardedStates::None);
   CHECK(eight.model_flops == one.model_flops);
-  CHECK(eight.step_s < one.step_s / 4);
-  CHECK(eight.communication_s == 0);  // as long as the way back hides it
-  CHECK(at(8, ShardedStates::None, 16).communication_s > 0);
+  CHECK(eight.step_s < one.step_s / 3);
+  // Beside the way back messages cost 0.61 of their time, or nothing at the speed of light; what is
+  // longer than it costs all. Once hidden, more work hides no more.
+  CHECK(at(8, ShardedStates::None, 2048).communication_s == doctest::Approx(eight.communication_s));
+  CHECK(at(8, ShardedStates::None, 1).communication_s > 1.5 * eight.communication_s);
+  Configuration light = training_of("llama-3.2-1b", "a100-80gb", {}, "ideal", 8);
+  light.mode = Mode::SpeedOfLight;
+  CHECK(TrainingForecaster(light, {}).at({8, 1024, 1}).communication_s == 0);
   double before = eight.peak_memory_bytes;
   for (const ShardedStates sharded :
        {ShardedStates::Optimizer, ShardedStates::Gradients, ShardedStates::Weights}) {
