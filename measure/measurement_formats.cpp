@@ -580,6 +580,7 @@ MeasuredRow training_row(const MeasurementFields& f, const MeasurementDefaults& 
   row.source = f.text_or("source", "");
   set_own_lowering(f, row);
   row.size = {f.whole("batch", 1), f.whole("seq_len", 1), 1};
+  row.parallelism.tp = f.whole_or("tp", 1, 1);
   row.parallelism.dp = f.whole_or("dp", 1, 1);
   TrainingRun& run = row.training.emplace();
   run.micro_batches = f.whole_or("micro_batches", 1, 1);
@@ -591,7 +592,7 @@ MeasuredRow training_row(const MeasurementFields& f, const MeasurementDefaults& 
   const char* const rate = "tokens_per_s_per_device";
   const double tokens = static_cast<double>(row.size.batch) *
                         static_cast<double>(row.size.prompt_len) /
-                        static_cast<double>(row.parallelism.dp);
+                        static_cast<double>(row.parallelism.devices());
   if (f.has(rate) == f.has("step_s")) {
     throw Error(f.place(), f.has(rate) ? "two figures" : "no figure",
                 fmt::format("step_s or {}", rate));

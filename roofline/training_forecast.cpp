@@ -64,12 +64,24 @@ std::vector<OpGroup> part_of(const FoldedGraph& folded, std::size_t first, std::
   return groups;
 }
 
+/// Of the messages in these groups.
+double message_seconds(const std::vector<OpGroup>& groups, const Rates& rates,
+                       const SymbolValues& values) {
+  double seconds = 0;
+  for (const OpGroup& g : groups) {
+    if (!g.collective) continue;
+    seconds += static_cast<double>(g.count) * time_of(g, rates, values).collective.value;
+  }
+  return seconds;
+}
+
 TrainingOptions with_replicas(TrainingOptions options, const Configuration& c) {
   const Parallelism& p = c.parallelism;
-  if (p.tp > 1 || p.pp > 1 || p.ep > 1) {
-    throw Error("training: " + to_string(p), "a model that is divided", "--dp alone");
+  if (p.pp > 1 || p.ep > 1) {
+    throw Error("training: " + to_string(p), "stages or spread experts", "--tp and --dp alone");
   }
-  options.replicas = {p.dp, 1, 0};
+  options.replicas = {p.dp, p.tp, 0};
+  options.split = p;
   options.find_model = c.find_model;
   return options;
 }
@@ -94,8 +106,10 @@ TrainingForecaster::Part TrainingForecaster::compile(const TrainingPass& pass) c
   std::erase_if(backward, is_attention_gradient);
   StepCost step(std::vector<std::vector<OpGroup>>{forward, backward}, rates_);
   StepCost of_attention(attention, gradient_rates_);
-  return {std::move(forward), std::move(backward), std::move(attention), std::move(step),
-          std::move(of_attention)};
+  const bool has_messages = std::any_of(forward.begin(), forward.end(),
+                                        [](const OpGroup& g) { return g.collective.has_value(); });
+  return {std::move(forward), std::move(backward),     std::move(attention),
+          std::move(step),    std::move(of_attention), has_messages};
 }
 
 TrainingForecaster::TrainingForecaster(const Configuration& c, const TrainingOptions& options,
@@ -106,6 +120,7 @@ TrainingForecaster::TrainingForecaster(const Configuration& c, const TrainingOpt
       rates_(in_training(in_pass(rates_of(c), false), c.hardware, c.mode)),
       gradient_rates_(rates_),
       replicas_(c.parallelism.dp),
+      devices_(c.parallelism.devices()),
       sharded_(sharded),
       mode_(c.mode),
       recording_(record_training(c.architecture, c.methods, c.lowering, with_replicas(options, c))),
@@ -134,7 +149,7 @@ void TrainingForecaster::add_communication(const Configuration& c) {
     throw Error(to_string(c.parallelism), "no platform that joins the devices",
                 "--platform NAME, or hardware whose node is known");
   }
-  const RankGroup group{replicas_, 1, 0};
+  const RankGroup group{replicas_, c.parallelism.tp, 0};
   const auto curve = [&](CollectiveKind kind) {
     return c.interconnect->curve(kind, group, c.engine.collectives, c.mode);
   };
@@ -142,7 +157,8 @@ void TrainingForecaster::add_communication(const Configuration& c) {
   const CollectiveCurve scatter = curve(CollectiveKind::ReduceScatter);
   const CollectiveCurve gather = curve(CollectiveKind::AllGather);
   for (const Node& node : recording_.update.nodes()) {
-    if (!std::holds_alternative<Collective>(node.op)) continue;
+    const auto* const sums = std::get_if<Collective>(&node.op);
+    if (sums == nullptr || sums->group != group) continue;
     const TensorInfo& gradient = recording_.update.tensor(node.output());
     const double bytes = whole_bytes(gradient.bytes());
     const double weight = whole_bytes(bytes_of(gradient.elements(), lowering_.weights.main));
@@ -174,7 +190,7 @@ SymbolValues TrainingForecaster::sizes(const TrainingPoint& p) const {
 TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
   const SymbolValues values = sizes(p);
   const auto passes = static_cast<double>(p.micro_batches);
-  const auto devices = static_cast<double>(replicas_);
+  const auto devices = static_cast<double>(devices_);
   TrainingForecast f;
   std::array<double, num_bounds> by_bound{};
   // What messages add that have so much work beside them.
@@ -192,8 +208,14 @@ TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
     const double on_device = device[0] + device[1];
     const double host_s = part->step.host_seconds() + part->attention_step.host_seconds();
     const double slower = on_device > 0 ? paced_seconds(on_device, host_s) / on_device : 1;
-    f.forward_s += times * slower * device[0];
-    f.backward_s += times * slower * device[1];
+    std::array<double, 2> messages{};
+    if (part->has_messages) {
+      messages = {message_seconds(part->forward, rates_, values),
+                  message_seconds(part->backward, rates_, values)};
+    }
+    f.forward_s += times * slower * (device[0] - messages[0]);
+    f.backward_s += times * slower * (device[1] - messages[1]);
+    f.communication_s += times * slower * (messages[0] + messages[1]);
     const double work_s =
         sharded_ == ShardedStates::Weights ? slower * on_device : slower * device[1];
     f.communication_s += times * added(of_pass_s_, work_s);
@@ -227,7 +249,8 @@ TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
   f.mfu = f.model_flops / possible;
   f.hfu = f.hardware_flops / possible;
 
-  const auto share = [&](ShardedStates from) { return sharded_ >= from ? 1 / devices : 1.0; };
+  const auto replicas = static_cast<double>(replicas_);
+  const auto share = [&](ShardedStates from) { return sharded_ >= from ? 1 / replicas : 1.0; };
   f.weight_bytes = share(ShardedStates::Weights) * whole_bytes(recording_.weight_bytes);
   f.gradient_bytes = share(ShardedStates::Gradients) * whole_bytes(recording_.gradient_bytes);
   f.optimizer_bytes = share(ShardedStates::Optimizer) * whole_bytes(recording_.optimizer_bytes);

@@ -1,4 +1,5 @@
-/// A step of training on devices that each hold a replica: its time, FLOPs and memory.
+/// A step of training on devices that each hold a replica, or split its heads and widths: its time,
+/// FLOPs and memory.
 ///
 /// Micro-batches of a step follow each other; then gradients are summed over the replicas and the
 /// optimiser moves the weights. Sums and gathers run beside the way back (those of sharded weights
@@ -35,7 +36,7 @@ struct TrainingForecast {
   double forward_s = 0;
   double backward_s = 0;       ///< with what is computed again
   double update_s = 0;         ///< of the optimiser
-  double communication_s = 0;  ///< what messages add to the step
+  double communication_s = 0;  ///< what messages add to the step; not in the three before
   double tokens_per_s = 0;
   /// Of products alone (training_recording.h): each once forward and once for each gradient, and
   /// all that run.
@@ -82,6 +83,7 @@ class TrainingForecaster {
     std::vector<OpGroup> attention;  ///< its gradients, which have a rate of their own
     StepCost step;                   ///< of the first two, in these parts
     StepCost attention_step;
+    bool has_messages = false;  ///< of devices that split a replica
   };
   Part compile(const TrainingPass& pass) const;
   void add_communication(const Configuration& c);
@@ -95,6 +97,7 @@ class TrainingForecaster {
   Rates gradient_rates_;              ///< of tiled attention's gradients
   double peak_flops_per_second_ = 0;  ///< of a device, by its datasheet
   std::uint64_t replicas_ = 1;
+  std::uint64_t devices_ = 1;
   ShardedStates sharded_;
   Mode mode_;
   TrainingRecording recording_;

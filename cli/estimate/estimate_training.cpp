@@ -96,7 +96,9 @@ ordered_json training_json(const Configuration& c, const TrainingFlags& flags,
       {"batch", p.batch},
       {"seq_len", p.seq_len},
       {"micro_batches", p.micro_batches},
+      {"tp", c.parallelism.tp},
       {"dp", c.parallelism.dp},
+      {"sequence_parallel", c.parallelism.sequence_parallel},
       {"parameters", r.parameters},
       {"trained_parameters", r.trained_parameters},
       {"step_s", f.step_s},
@@ -105,7 +107,7 @@ ordered_json training_json(const Configuration& c, const TrainingFlags& flags,
       {"update_s", f.update_s},
       {"communication_s", f.communication_s},
       {"tokens_per_s", f.tokens_per_s},
-      {"tokens_per_s_per_device", f.tokens_per_s / static_cast<double>(c.parallelism.dp)},
+      {"tokens_per_s_per_device", f.tokens_per_s / static_cast<double>(c.parallelism.devices())},
       {"model_flops", count_json(f.model_flops)},
       {"hardware_flops", count_json(f.hardware_flops)},
       {"all_flops", count_json(f.flops)},
@@ -143,7 +145,8 @@ std::string training_text(const RequestOptions& request, const Configuration& c,
   std::string text = fmt::format(
       "training {} on {}{}, {}, {} sequences of {} tokens a step, {} attention, recomputing {}, "
       "{}{}\n",
-      c.architecture.name, c.parallelism.dp > 1 ? fmt::format("{} x ", c.parallelism.dp) : "",
+      c.architecture.name,
+      c.parallelism.is_one() ? "" : fmt::format("{} x ", c.parallelism.devices()),
       c.hardware.description, to_string(c.methods), p.batch, p.seq_len,
       kernels_name(c.lowering.attention), flags.recompute, roofline::name(c.mode),
       default_dtype_text(request, c.architecture));
@@ -153,7 +156,7 @@ std::string training_text(const RequestOptions& request, const Configuration& c,
   table.add({"  forward", seconds(f.forward_s), share(f.forward_s), ""});
   table.add({"  backward", seconds(f.backward_s), share(f.backward_s), ""});
   table.add({"  update", seconds(f.update_s), share(f.update_s), ""});
-  if (c.parallelism.dp > 1) {
+  if (!c.parallelism.is_one()) {
     table.add({"  messages", seconds(f.communication_s), share(f.communication_s), ""});
   }
   table.add({"tokens a second", format_count(f.tokens_per_s), "", ""});

@@ -313,7 +313,7 @@ void run_gradient(const Call& call, const NormWeightGradient& op) {
                 });
 }
 
-void run_gradient(const Call& call, const ScatterAdd& /*op*/) {
+void run_gradient(const Call& call, const ScatterAdd& op) {
   const Operand& g = call.inputs[0];
   const Operand& out = call.output;
   const std::size_t features = out.shape.back();
@@ -328,7 +328,9 @@ void run_gradient(const Call& call, const ScatterAdd& /*op*/) {
     const std::size_t first = piece * sum_columns;
     const std::size_t n = std::min(sum_columns, features - first);
     for (std::size_t t = 0; t < tokens; ++t) {
-      const auto id = static_cast<std::size_t>(call.inputs[1].data[t]);
+      // Below the first row the difference is beyond the last one.
+      const std::size_t id = static_cast<std::size_t>(call.inputs[1].data[t]) - op.first_row;
+      if (id >= out.shape.elements() / features) continue;
       float* const row = out.data + id * features + first;
       combine_rows(Function::Add, row, g.data + t * features + first, row, n);
     }

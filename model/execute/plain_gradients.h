@@ -277,7 +277,7 @@ class PlainLoops : public PlainForward<N> {
     write(sums, out_);
   }
 
-  void operator()(const ScatterAdd&) {
+  void operator()(const ScatterAdd& op) {
     const std::size_t features = out_shape().back();
     const std::size_t tokens = in_shape(1).elements();
     const bool goes_on = in_.size() > 2;
@@ -285,7 +285,10 @@ class PlainLoops : public PlainForward<N> {
     for (std::size_t i = 0; !goes_on && i < out_shape().elements(); ++i) out_(i, {0});
     Reader<N> sums(call.output);
     for (std::size_t t = 0; t < tokens; ++t) {
-      const std::size_t row = static_cast<std::size_t>(in_[1](t).value) * features;
+      // Below the first row the difference is beyond the last one.
+      const std::size_t id = static_cast<std::size_t>(in_[1](t).value) - op.first_row;
+      if (id >= out_shape().elements() / features) continue;
+      const std::size_t row = id * features;
       for (std::size_t f = 0; f < features; ++f) {
         out_.scatter(row + f, sums.gather(row + f) + in_[0](t * features + f));
       }

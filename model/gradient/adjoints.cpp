@@ -45,8 +45,8 @@ class Adjoint {
   }
 
   void operator()(const Embedding& op) {
-    if (op.is_part || op.first_for_unknown) refuse(node_, "a part of an embedding");
-    back_.accumulate(in(0), ScatterAdd{}, "weight_gradient", {g_, value(1)});
+    if (op.first_for_unknown) refuse(node_, "an embedding with a row for unknown ids");
+    back_.accumulate(in(0), ScatterAdd{op.first_row}, "weight_gradient", {g_, value(1)});
   }
 
   void operator()(const AttentionScores& op) {
@@ -143,6 +143,22 @@ class Adjoint {
       const SplitHeads back{op.num_heads, first, op.shared};
       back_.contribute(in(1), add(back, "gradient", {g_}, in(1)));
     }
+  }
+
+  /// Of a sum, `g_` is the same on all devices; of gathered rows, a part of a sum (gradient.cpp).
+  void operator()(const Collective& op) {
+    const bool is_gather = op.kind == CollectiveKind::AllGather;
+    if (op.kind == CollectiveKind::AllReduce) return back_.contribute(in(0), g_);
+    if (op.of_rows) {
+      Collective back = op;
+      back.kind = is_gather ? CollectiveKind::ReduceScatter : CollectiveKind::AllGather;
+      return back_.contribute(in(0), add(back, "gradient", {g_}, in(0)));
+    }
+    if (!is_gather || node_.layer != no_layer) {
+      refuse(node_, "a collective of features in a layer");
+    }
+    const std::uint64_t own = back_.info(in(0)).shape.back().constant();
+    back_.contribute(in(0), add(SliceFeatures{op.member * own}, "gradient", {g_}, in(0)));
   }
 
   void operator()(const SliceFeatures& op) {

@@ -32,6 +32,26 @@ bool grows_with_square(const TensorInfo& t) {
   });
 }
 
+bool is_gather_of_rows(const Node& node) {
+  const auto* const op = std::get_if<Collective>(&node.op);
+  return op != nullptr && op->kind == CollectiveKind::AllGather && op->of_rows;
+}
+
+/// By tensor: the same on all devices of a group, which a sum or gathering makes it.
+std::vector<bool> same_on_all(const Graph& graph) {
+  std::vector<bool> same(graph.tensors().size(), true);
+  for (std::size_t i = 0; i < same.size(); ++i) same[i] = !graph.tensors()[i].part;
+  for (const Node& n : graph.nodes()) {
+    bool is_same =
+        std::all_of(n.inputs.begin(), n.inputs.end(), [&](TensorId id) { return same[id.index]; });
+    if (const auto* collective = std::get_if<Collective>(&n.op)) {
+      is_same = collective->kind != CollectiveKind::ReduceScatter;
+    }
+    for (const TensorId id : n.outputs) same[id.index] = is_same;
+  }
+  return same;
+}
+
 class Differentiation final : public Backward {
  public:
   Differentiation(const Graph& forward, const GradientOptions& options)
@@ -43,7 +63,11 @@ class Differentiation final : public Backward {
         active_(forward.tensors().size(), false),
         needed_(forward.nodes().size(), false),
         layers_read_(forward.tensors().size()),
-        gradients_(forward.tensors().size()) {}
+        gradients_(forward.tensors().size()) {
+    if (options.sharding != nullptr && !options.sharding->plan().sequence_parallel) {
+      same_ = same_on_all(forward);
+    }
+  }
 
   TrainingPass take() {
     find_active();
@@ -91,7 +115,9 @@ class Differentiation final : public Backward {
     if (forward_.tensor(id).storage == Storage::Weights) {
       return accumulate(id, SumRepeats{}, "sum", {gradient});
     }
-    gradients_[id.index].push_back(gradient);
+    const bool is_part =
+        !same_.empty() && same_[id.index] && !same_[forward_.nodes()[current_].output().index];
+    (is_part ? parts_[id] : gradients_[id.index]).push_back(gradient);
   }
 
   void accumulate(TensorId weight, Op op, std::string_view what,
@@ -195,15 +221,21 @@ class Differentiation final : public Backward {
       return;
     }
     const TensorId result = result_with_gradient(node);
-    if (!is_active(result) || gradients_[result.index].empty()) return;
-    const TensorId g = sum_of(result);
+    if (!is_active(result)) return;
+    if (const auto parts = parts_.find(result); parts != parts_.end()) {
+      const Collective sum{CollectiveKind::AllReduce, options_.sharding->tensor_group(),
+                           options_.sharding->slice()};
+      gradients_[result.index].push_back(
+          add(sum, "sum_parts", {sum_of(result, parts->second)}, result));
+    }
+    if (gradients_[result.index].empty()) return;
+    const TensorId g = sum_of(result, gradients_[result.index]);
     if (fills_empty_cache(forward_, node)) return contribute(node.inputs[1], g);
     record_adjoint(*this, node, g);
   }
 
   /// Of all readers, the last one's first.
-  TensorId sum_of(TensorId id) {
-    const std::vector<TensorId>& all = gradients_[id.index];
+  TensorId sum_of(TensorId id, const std::vector<TensorId>& all) {
     TensorId sum = all.front();
     for (std::size_t i = 1; i < all.size(); ++i) {
       sum = add(Elementwise{Function::Add}, "sum", {sum, all[i]}, id);
@@ -214,6 +246,8 @@ class Differentiation final : public Backward {
   bool is_kept(TensorId id) const {
     const NodeId producer = *forward_.tensor(id).producer;
     const int layer = forward_.node(producer).layer;
+    // Each device keeps its own rows and gathers them again (Korthikanti et al., section 4.2.2).
+    if (is_gather_of_rows(forward_.node(producer))) return false;
     switch (options_.recompute) {
       case Recompute::None: return true;
       case Recompute::Selective: return !grows_with_square(forward_.tensor(id));
@@ -230,8 +264,9 @@ class Differentiation final : public Backward {
     std::optional<TensorId>& again = again_[id.index];
     if (again) return *again;
     const std::size_t n = forward_.tensor(id).producer->index;
-    if (options_.recompute == Recompute::Full) {
-      replay_layer(forward_.nodes()[n].layer);
+    const int layer = forward_.nodes()[n].layer;
+    if (options_.recompute == Recompute::Full && layer != no_layer) {
+      replay_layer(layer);
     } else {
       replay_node(n);
     }
@@ -263,6 +298,8 @@ class Differentiation final : public Backward {
   std::vector<bool> needed_;                      ///< by forward node
   std::vector<std::vector<int>> layers_read_;     ///< by forward tensor: the layers of its readers
   std::vector<std::vector<TensorId>> gradients_;  ///< by forward tensor, in order
+  std::vector<bool> same_;                        ///< see same_on_all(); empty: no parts are summed
+  std::map<TensorId, std::vector<TensorId>> parts_;  ///< of sums over devices
   std::map<TensorId, TensorId> of_weights_;
   std::size_t current_ = 0;  ///< the forward node whose adjoint is recorded
 };
@@ -274,6 +311,22 @@ Recompute parse_recompute(std::string_view word) {
 }
 
 std::string_view name(Recompute recompute) { return word_for(recompute, recompute_words); }
+
+std::set<std::string> summed_over_group(const Graph& forward, const Sharding& sharding) {
+  std::set<std::string> names;
+  if (sharding.plan().tp == 1) return names;
+  const std::vector<bool> same = same_on_all(forward);
+  for (const Node& n : forward.nodes()) {
+    for (const TensorId id : n.inputs) {
+      const TensorInfo& t = forward.tensor(id);
+      if (t.storage != Storage::Weights || t.part) continue;
+      // Of a product that gives sums one device alone adds the bias, to all rows.
+      if (is_any<Linear>(n.op) && id != n.inputs[1] && forward.tensor(n.inputs[1]).part) continue;
+      if (sharding.plan().sequence_parallel || !same[n.output().index]) names.insert(t.name);
+    }
+  }
+  return names;
+}
 
 TrainingPass with_gradients(const Graph& forward, const GradientOptions& options) {
   return Differentiation(forward, options).take();

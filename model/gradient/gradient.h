@@ -6,9 +6,11 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 
+#include "model/config/sharding.h"
 #include "model/graph/graph.h"
 
 namespace kvcast {
@@ -31,7 +33,13 @@ struct GradientOptions {
   bool accumulates = false;
   /// Of gradients of weights; those of activations have the types of these.
   DType weight_gradients = DType::FP32;
+  /// Of a pass of one of several devices that share heads and widths; null: it has all.
+  const Sharding* sharding = nullptr;
 };
+
+/// Weights that the devices of a tensor-parallel group all have, and whose gradients are sums over
+/// the group: a device's own are of its heads and, where they split rows, of its rows.
+std::set<std::string> summed_over_group(const Graph& forward, const Sharding& sharding);
 
 /// A pass of a micro-batch: the forward pass up to its losses, and back.
 struct TrainingPass {
@@ -44,6 +52,12 @@ struct TrainingPass {
 /// losses are the graph's outputs. Caches are empty before a pass of training and read by none
 /// after it, so rows that are appended to them stay activations. Throws Error where an operator
 /// between a loss and a trained weight has no adjoint.
+///
+/// On several devices a tensor is the same on all of a group, or a part. What reads one of the
+/// first kind and gives parts (a product with a split weight) leaves a part of the sum that is its
+/// gradient: an all-reduce sums these, or, where devices split rows, the reduce-scatter that is the
+/// adjoint of gathering them. Source: Shoeybi et al. 2019 (arXiv:1909.08053), section 3;
+/// Korthikanti et al. 2022 (arXiv:2205.05198), section 4.2.
 TrainingPass with_gradients(const Graph& forward, const GradientOptions& options);
 
 }  // namespace kvcast

@@ -202,11 +202,14 @@ struct PlaceFeatures {
 };
 
 /// The gradient of an embedding's table: row ids[b,t] is the sum of all such rows of g, other rows
-/// are 0.  Inputs: g [batch, tokens, features], ids [batch, tokens], so far; output [rows,
-/// features].  Work: 1 FLOP an element of g; rows of g are added to rows that are read and written,
-/// and without `so far` the output is cleared before.
+/// are 0. Of a part of the table from `first_row` on, ids of other parts add nothing.  Inputs: g
+/// [batch, tokens, features], ids [batch, tokens], so far; output [rows, features].  Work: 1 FLOP
+/// an element of g; rows of g are added to rows that are read and written, and without `so far` the
+/// output is cleared before.
 struct ScatterAdd {
   static constexpr OpTraits traits{"scatter_add", RateClass::Vector};
+  std::uint64_t first_row = 0;
+  bool operator==(const ScatterAdd&) const = default;
 };
 
 /// loss = weight·scale·Σ (lse - x[target] + z·lse²) over rows with a target, lse the logarithm of

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "model/base/error.h"
 #include "model/base/wide_dtype.h"
@@ -149,9 +153,10 @@ std::vector<MethodSpec> of_training(std::vector<MethodSpec> methods) {
 /// The forward passes and their losses. With an auxiliary: that, its predictions, the base on
 /// these, and the base by itself, whose keys (before they are rotated) and values are the targets.
 /// Source: Horton et al. 2024 (arXiv:2410.08391), section 3.2; apple/corenet, kv_prediction.py.
-Graph record_forward(const Plan& plan, const Lowering& lowering, const TrainingOptions& options) {
+Graph record_forward(const Plan& plan, const Lowering& lowering, const TrainingOptions& options,
+                     const Sharding* sharding) {
   const auto record_base = [&](const AttentionMethod& attention) {
-    Recorder r(plan.symbols, lowering);
+    Recorder r(plan.symbols, lowering, {}, nullptr, sharding);
     Pass pass{symbol::batch, symbol::prompt_len, 0, {}, Logits::All, attention, plan.cross};
     record_decoder(r, plan.model, pass);
     return r.take();
@@ -221,7 +226,8 @@ std::vector<TensorInfo> gradients_of(const Graph& pass) {
 }
 
 /// What becomes of the gradients.
-Graph record_update(const Graph& pass, const TrainingOptions& options) {
+Graph record_update(const Graph& pass, const TrainingOptions& options,
+                    const std::set<std::string>& summed, const Sharding* sharding) {
   std::map<std::string, const TensorInfo*> weights;
   for (const TensorInfo& t : pass.tensors()) {
     if (t.storage == Storage::Weights) weights[t.name] = &t;
@@ -230,6 +236,10 @@ Graph record_update(const Graph& pass, const TrainingOptions& options) {
   std::vector<TensorId> gradients;
   for (const TensorInfo& t : gradients_of(pass)) {
     TensorId gradient = graph.add_tensor(t);
+    if (summed.contains(t.name)) {
+      const Collective sum{CollectiveKind::AllReduce, sharding->tensor_group(), sharding->slice()};
+      gradient = add_update(graph, sum, "sum_parts", {gradient}, {t}).front();
+    }
     if (options.replicas.size > 1) {
       const Collective sum{CollectiveKind::AllReduce, options.replicas, options.replica};
       gradient = add_update(graph, sum, "sum_gradients", {gradient}, {t}).front();
@@ -268,6 +278,24 @@ Graph record_update(const Graph& pass, const TrainingOptions& options) {
     }
   }
   return graph;
+}
+
+/// Keys and values that several devices have would need sums over these alone.
+void check_heads(const Architecture& a, std::uint64_t tp) {
+  for (const LayerShape& layer : a.decoder.layers) {
+    const std::uint64_t heads = layer.heads.num_key_value_heads;
+    if (heads % tp == 0) continue;
+    throw Error(fmt::format("training: tp {}", tp), fmt::format("{} key-value heads", heads),
+                "a divisor of them");
+  }
+}
+
+/// Of the whole weight.
+std::uint64_t parameters_of(const TensorInfo& weight) {
+  if (!weight.part) return weight.elements().constant();
+  std::uint64_t product = 1;
+  for (const Count& dim : weight.part->whole) product *= dim.constant();
+  return product;
 }
 
 }  // namespace
@@ -313,9 +341,23 @@ TrainingRecording record_training(const Architecture& configured,
     recording.predictor = {predictor_side(plan.model), predictor_side(auxiliary),
                            predictor_map(*kvp, plan.model, auxiliary)};
   }
-  const Graph forward = record_forward(plan, lowering, options);
+  std::optional<Sharding> sharding;
+  if (options.split.tp > 1) {
+    if (predicts) {
+      throw Error("training with method " + to_string(methods) + ": " + to_string(options.split),
+                  "several models", "tp 1");
+    }
+    check_heads(recording.model, options.split.tp);
+    const Parallelism& split = options.split;
+    sharding.emplace(
+        recording.model,
+        DevicePlace{{.tp = split.tp, .sequence_parallel = split.sequence_parallel}, options.slice});
+    plan.model = sharding->part();
+  }
+  const Sharding* const part = sharding ? &*sharding : nullptr;
+  const Graph forward = record_forward(plan, lowering, options, part);
   GradientOptions gradient{chosen.trains, options.recompute, false,
-                           options.gradients.value_or(lowering.weights.main)};
+                           options.gradients.value_or(lowering.weights.main), part};
   recording.first = with_gradients(forward, gradient);
   recording.hardware_flops = product_flops(recording.first.graph, true);
   gradient.recompute = Recompute::None;
@@ -323,14 +365,17 @@ TrainingRecording record_training(const Architecture& configured,
   gradient.recompute = options.recompute;
   gradient.accumulates = true;
   recording.next = with_gradients(forward, gradient);
-  recording.update = record_update(recording.first.graph, options);
+  const std::set<std::string> summed =
+      part != nullptr ? summed_over_group(forward, *part) : std::set<std::string>{};
+  recording.update = record_update(recording.first.graph, options, summed, part);
 
   for (const TensorInfo& t : recording.first.graph.tensors()) {
     if (t.storage != Storage::Weights) continue;
-    recording.parameters += t.elements().constant();
+    const std::uint64_t parameters = parameters_of(t);
+    recording.parameters += parameters;
     recording.weight_bytes += t.bytes();
     if (t.name == "embedding.weight" && !plan.model.tied_embeddings) {
-      recording.embedding_parameters = t.elements().constant();
+      recording.embedding_parameters = parameters;
     }
   }
   for (const TensorInfo& t : recording.update.tensors()) {

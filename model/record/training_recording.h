@@ -32,6 +32,10 @@ struct TrainingOptions {
   /// Of each micro-batch's gradient; the group sums it. Size 1: one device.
   RankGroup replicas = {};
   std::uint64_t replica = 0;  ///< this device's place among them
+  /// Devices that split heads and widths (tp, sequence_parallel), and this one's place among them.
+  /// Each clips by the norm of all gradients; the exchange of that number is not recorded.
+  Parallelism split = {};
+  std::uint64_t slice = 0;
   FindModel find_model = {};  ///< of models that methods name
   /// Null: all; of KV Prediction the auxiliary and the predictor.
   std::function<bool(const std::string& weight)> trains = nullptr;
@@ -47,12 +51,12 @@ struct TrainingRecording {
   TrainingPass next;   ///< the others, whose gradients are added
   /// The sum over replicas, the gradient's norm, its result, and AdamW on every trained weight.
   Graph update;
-  std::uint64_t parameters = 0;
-  std::uint64_t trained_parameters = 0;
+  std::uint64_t parameters = 0;          ///< of the whole model
+  std::uint64_t trained_parameters = 0;  ///< of the device
   /// Of the tokens' embedding, in which nothing is multiplied; 0 where the head shares it.
   std::uint64_t embedding_parameters = 0;
-  /// FLOPs of a micro-batch's products, those with weights and those of attention, in which
-  /// utilisation is counted: those that run, and without what is only computed again.
+  /// FLOPs of a device's products in a micro-batch, those with weights and those of attention, in
+  /// which utilisation is counted: those that run, and without what is only computed again.
   Count hardware_flops;
   Count model_flops;
   // Of all weights and of what is trained:

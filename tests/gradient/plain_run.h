@@ -52,6 +52,8 @@ template <typename N>
 class PlainRun {
  public:
   using OnNode = std::function<void(const Node&, const CountedWork&)>;
+  /// In place of a Collective, which one run alone cannot do.
+  std::function<void(const Collective&, const Operand& input, const Operand& output)> on_collective;
 
   PlainRun(const Graph& graph, SymbolValues symbols) : graph_(graph), symbols_(std::move(symbols)) {
     for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
@@ -81,6 +83,11 @@ class PlainRun {
       const std::size_t first = node.output().index;
       Call call{node, inputs, operands[first], symbols_};
       call.more_outputs = std::span(operands).subspan(first + 1, node.outputs.size() - 1);
+      const auto* const collective = std::get_if<Collective>(&node.op);
+      if (collective != nullptr && on_collective) {
+        on_collective(*collective, inputs[0], call.output);
+        continue;
+      }
       const CountedWork counted = run_on(call, N{});
       if (on_node) on_node(node, counted);
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -28,10 +29,12 @@ Lowering lowering_of(Kernels attention, DType dtype) {
 
 /// Saved between the two ways by one more layer.
 std::uint64_t saved_by_a_layer(const std::string& model, const std::string& layers_key,
-                               const Lowering& lowering, Recompute recompute) {
+                               const Lowering& lowering, Recompute recompute,
+                               const Parallelism& split = {}) {
   const auto saved = [&](int layers) {
     const Architecture a = load_model(catalog(), model, {{layers_key, std::to_string(layers)}});
-    const TrainingRecording r = record_training(a, {}, lowering, {.recompute = recompute});
+    const TrainingRecording r =
+        record_training(a, {}, lowering, {.recompute = recompute, .split = split});
     return activation_bytes(r.first, r.symbols.resolve({batch, tokens, tokens})).saved;
   };
   return saved(4) - saved(3);
@@ -130,6 +133,71 @@ TEST_CASE("training: a layer of Llama saves 2(4D + 2H·hd + 2G·hd + 3F) + 4H + 
     CHECK(saved_by_a_layer(name, "num_hidden_layers", lowering_of(Kernels::Fused, DType::BF16),
                            Recompute::None) == batch * tokens * a_token);
   }
+}
+
+// Source: Korthikanti et al. 2022, table 2, without dropout's masks: of the 34 and 5as/h there, 32
+// and 2as/h. Tensor parallelism leaves the norms' inputs and outputs whole, 8 of them.
+TEST_CASE("training: split heads and widths divide what a layer of GPT saves, not its norms") {
+  Lowering lowering = lowering_of(Kernels::Eager, DType::FP32);  // twice the formula's bytes
+  lowering.elementwise = Kernels::Fused;
+  const std::uint64_t h = 768;
+  const std::uint64_t heads = 12;
+  const std::uint64_t tokens_of_batch = tokens * batch;
+  const std::uint64_t statistics = 2 * 2 * 4 * tokens_of_batch;  // of two norms, fp32
+  for (const std::uint64_t tp : {2U, 4U}) {
+    CAPTURE(tp);
+    const auto saved = [&](Recompute recompute) {
+      return saved_by_a_layer("gpt2", "n_layer", lowering, recompute, {.tp = tp});
+    };
+    const std::uint64_t inputs = 8 * tokens_of_batch * h + 24 * tokens_of_batch * h / tp;
+    CHECK(saved(Recompute::None) ==
+          2 * (inputs + 2 * heads / tp * tokens * tokens * batch) + statistics);
+    CHECK(saved(Recompute::Selective) == 2 * inputs + statistics);
+    CHECK(saved(Recompute::Full) == 2 * 2 * tokens_of_batch * h);
+  }
+}
+
+// The same, section 4.2.2: devices that split rows too keep a part of everything.
+TEST_CASE("training: with split rows a layer of Llama saves a part of everything") {
+  const Lowering lowering = lowering_of(Kernels::Fused, DType::BF16);
+  const auto saved = [&](const Parallelism& split) {
+    return saved_by_a_layer("llama-7b", "num_hidden_layers", lowering, Recompute::None, split);
+  };
+  const std::uint64_t norms = 2 * 4 * 4096 + 8;
+  const std::uint64_t rest = 131720 - norms;
+  CHECK(saved({.tp = 8}) == batch * tokens * (norms + rest / 8));
+  CHECK(saved({.tp = 8, .sequence_parallel = true}) == batch * tokens * 131720 / 8);
+  CHECK(saved_by_a_layer("llama-7b", "num_hidden_layers", lowering, Recompute::Full,
+                         {.tp = 8, .sequence_parallel = true}) == batch * tokens * 2 * 4096 / 8);
+}
+
+// Two all-reduces forward and two back, or a reduce-scatter and a gathering for each, which is
+// repeated on the way back: Korthikanti et al., sections 4.1 and 4.2.2.
+TEST_CASE("training: messages of a layer on the way there and back") {
+  const auto messages = [](bool sequence_parallel) {
+    std::map<std::string, int> count;
+    for (const int layers : {3, 4}) {
+      const Architecture a =
+          load_model(catalog(), "llama-7b", {{"num_hidden_layers", std::to_string(layers)}});
+      const TrainingRecording r =
+          record_training(a, {}, lowering_of(Kernels::Fused, DType::BF16),
+                          {.split = {.tp = 4, .sequence_parallel = sequence_parallel}});
+      for (std::size_t n = 0; n < r.first.graph.nodes().size(); ++n) {
+        const auto* const op = std::get_if<Collective>(&r.first.graph.nodes()[n].op);
+        if (op == nullptr) continue;
+        const bool back = n >= r.first.first_backward.index;
+        count[std::string(name(op->kind)) + (back ? " back" : "")] += layers == 4 ? 1 : -1;
+      }
+    }
+    std::erase_if(count, [](const auto& c) { return c.second == 0; });
+    return count;
+  };
+  using Counts = std::map<std::string, int>;
+  CHECK(messages(false) == Counts{{"all_reduce", 2}, {"all_reduce back", 2}});
+  CHECK(messages(true) == Counts{{"all_gather", 2},
+                                 {"reduce_scatter", 2},
+                                 {"all_gather back", 4},
+                                 {"reduce_scatter back", 2}});
 }
 
 // 2 bytes read and 2 written of each logit, beside the targets, the share and the loss in fp32;

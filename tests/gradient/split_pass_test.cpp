@@ -1,0 +1,266 @@
+// Passes of training on two devices that split heads and widths, run side by side in fp64: their
+// gradients are those of one device that has all.
+#include <barrier>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "model/base/error.h"
+#include "model/record/training_recording.h"
+#include "tests/gradient/training_numbers.h"
+#include "tests/model/message_of.h"
+#include "tests/source_catalog.h"
+
+namespace kvcast::execute {
+namespace {
+
+constexpr std::uint64_t sequences = 2;
+constexpr std::uint64_t tokens_each = 8;
+constexpr std::size_t ranks = 2;
+
+TrainingRecording recorded_part(const Architecture& a, Recompute recompute,
+                                const Parallelism& split, std::uint64_t slice) {
+  Lowering l;
+  l.attention = Kernels::Fused;
+  l.elementwise = Kernels::Fused;
+  l.weights = l.activations = l.cache = DType::FP64;
+  TrainingOptions options;
+  options.recompute = recompute;
+  options.gradients = DType::FP64;
+  options.split = split;
+  options.slice = slice;
+  return record_training(a, {}, l, options);
+}
+
+FixedInputs inputs_for(const Architecture& a) {
+  FixedInputs inputs;
+  for (std::size_t i = 0; i < sequences * tokens_each; ++i) {
+    inputs["tokens"].push_back(static_cast<double>(i * i % a.vocab_size));
+    inputs["targets"].push_back(static_cast<double>((i + 1) * (i + 1) % a.vocab_size));
+  }
+  inputs["positions"].resize(tokens_each);
+  std::iota(inputs["positions"].begin(), inputs["positions"].end(), 0.0);
+  inputs["target_share"] = {1.0 / (sequences * tokens_each)};
+  return inputs;
+}
+
+std::size_t size_of(const std::vector<Count>& shape, std::size_t dims) {
+  std::size_t product = 1;
+  for (std::size_t i = 0; i < dims; ++i) product *= shape[i].constant();
+  return product;
+}
+
+/// Where the numbers of a device's weight lie in the whole one; beyond its end: nowhere, they are
+/// 0.
+std::vector<std::size_t> places_of(const TensorInfo& t) {
+  const std::size_t rows = size_of(t.shape, t.shape.size() - 1);
+  const std::size_t columns = t.shape.back().constant();
+  const WeightPart part = t.part.value_or(WeightPart{.whole = t.shape});
+  const std::size_t whole_rows = size_of(part.whole, part.whole.size() - 1) / part.blocks;
+  const std::size_t whole_columns = part.whole.back().constant();
+  const bool is_vector = t.shape.size() == 1;
+  const std::size_t rows_here = rows / part.blocks_here;
+  std::vector<std::size_t> places;
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::size_t block = part.first_block + r / rows_here;
+    const std::size_t row = block * whole_rows + part.first_row + r % rows_here;
+    for (std::size_t c = 0; c < columns; ++c) {
+      places.push_back(is_vector ? part.first_row + part.first_column + c
+                                 : row * whole_columns + part.first_column + c);
+    }
+  }
+  return places;
+}
+
+/// What the devices do together: each waits until all are there.
+class Group {
+ public:
+  void exchange(std::size_t rank, const Collective& op, const Operand& input,
+                const Operand& output) {
+    inputs_[rank] = input.numbers<double>();
+    sizes_[rank] = input.shape.elements();
+    barrier_.arrive_and_wait();
+    std::vector<double> result(output.shape.elements());
+    const std::size_t features = output.shape.back();
+    const std::size_t rows = result.size() / sequences / features;
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      const std::size_t b = i / features / rows;
+      const std::size_t row = i / features % rows;
+      const std::size_t f = i % features;
+      switch (op.kind) {
+        case CollectiveKind::AllReduce:
+          for (const double* x : inputs_) result[i] += x[i];
+          break;
+        case CollectiveKind::ReduceScatter:
+          for (const double* x : inputs_) {
+            result[i] += x[((b * ranks + rank) * rows + row) * features + f];
+          }
+          break;
+        case CollectiveKind::AllGather: {
+          const std::size_t all = op.of_rows ? rows : features;
+          const std::size_t part = all / ranks;
+          const std::size_t at = op.of_rows ? row : f;
+          const double* const x = inputs_[at / part];
+          result[i] = op.of_rows ? x[(b * part + row % part) * features + f]
+                                 : x[(b * rows + row) * part + f % part];
+          break;
+        }
+        case CollectiveKind::AllToAll: break;
+      }
+    }
+    barrier_.arrive_and_wait();  // all have read what the outputs may take the place of
+    std::copy(result.begin(), result.end(), output.numbers<double>());
+  }
+
+ private:
+  std::barrier<> barrier_{ranks};
+  const double* inputs_[ranks] = {};
+  std::size_t sizes_[ranks] = {};
+};
+
+/// The largest difference from the whole pass's gradients, over the largest number of each.
+double apart(const Architecture& a, Recompute recompute, bool sequence_parallel) {
+  const TrainingRecording whole = recorded_part(a, recompute, {}, 0);
+  const FixedInputs inputs = inputs_for(a);
+  const auto symbols = [](const TrainingRecording& r) {
+    return r.symbols.resolve({sequences, tokens_each, tokens_each});
+  };
+  PlainRun<double> expected(whole.first.graph, symbols(whole));
+  fill(expected, whole.first.graph, inputs, 1);
+
+  std::vector<TrainingRecording> parts;
+  std::vector<std::unique_ptr<PlainRun<double>>> runs;
+  Group group;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    parts.push_back(
+        recorded_part(a, recompute, {.tp = ranks, .sequence_parallel = sequence_parallel}, rank));
+  }
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const Graph& graph = parts[rank].first.graph;
+    runs.push_back(std::make_unique<PlainRun<double>>(graph, symbols(parts[rank])));
+    fill(*runs[rank], graph, inputs, 1);
+    for (const TensorInfo& t : graph.tensors()) {
+      if (t.storage != Storage::Weights) continue;
+      const std::vector<double>& from = expected.numbers(Storage::Weights, t.name);
+      std::vector<double>& to = runs[rank]->numbers(Storage::Weights, t.name);
+      const std::vector<std::size_t> places = places_of(t);
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        to[i] = places[i] < from.size() ? from[places[i]] : 0;
+      }
+    }
+    runs[rank]->on_collective = [rank, &group](const Collective& op, const Operand& input,
+                                               const Operand& output) {
+      group.exchange(rank, op, input, output);
+    };
+  }
+  expected.run();
+  std::vector<std::thread> threads;
+  for (const auto& run : runs) threads.emplace_back([&run] { run->run(); });
+  for (std::thread& thread : threads) thread.join();
+
+  // Of weights that all devices have: summed in the update, or the same everywhere.
+  std::set<std::string> summed;
+  for (const Node& n : parts[0].update.nodes()) {
+    if (n.label == "sum_parts") summed.insert(parts[0].update.tensor(n.inputs[0]).name);
+  }
+  double largest = 0;
+  std::map<std::string, std::vector<double>> sums;
+  const auto compare = [&](const std::string& name, const std::vector<double>& x,
+                           const std::vector<std::size_t>& places) {
+    const std::vector<double>& y = expected.numbers(Storage::Gradients, name);
+    double scale = 1e-3;  // a bias of keys has a gradient of 0
+    for (const double number : y) scale = std::max(scale, std::abs(number));
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      if (places[i] >= y.size()) continue;
+      largest = std::max(largest, std::abs(x[i] - y[places[i]]) / scale);
+    }
+  };
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const Graph& graph = parts[rank].first.graph;
+    for (const TensorId id : graph.outputs()) {
+      const TensorInfo& t = graph.tensor(id);
+      if (t.storage != Storage::Gradients) continue;
+      const std::vector<double>& x = runs[rank]->numbers(Storage::Gradients, t.name);
+      if (!summed.contains(t.name)) {
+        compare(t.name, x, places_of(t));
+        continue;
+      }
+      std::vector<double>& sum = sums[t.name];
+      sum.resize(x.size());
+      for (std::size_t i = 0; i < x.size(); ++i) sum[i] += x[i];
+      if (rank + 1 == ranks) compare(t.name, sum, places_of(t));
+    }
+  }
+  return largest;
+}
+
+/// Models of the catalog, made small; an odd vocabulary leaves the last device a row of zeros.
+struct Small {
+  const char* model;
+  std::vector<ConfigOverride> overrides;
+  bool splits_rows = true;
+};
+
+std::vector<ConfigOverride> of_llama(std::vector<ConfigOverride> more = {}) {
+  std::vector<ConfigOverride> all{{"num_hidden_layers", "2"},   {"hidden_size", "16"},
+                                  {"num_attention_heads", "4"}, {"num_key_value_heads", "2"},
+                                  {"intermediate_size", "12"},  {"vocab_size", "13"}};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+TEST_CASE("split pass: gradients of two devices are those of one") {
+  const std::vector<Small> all{
+      {"llama-3.2-1b", of_llama({{"head_dim", "4"}})},
+      {"llama-7b", of_llama({{"num_key_value_heads", "4"}})},
+      {"qwen2.5-0.5b", of_llama()},                   // biases
+      {"qwen3-0.6b", of_llama({{"head_dim", "4"}})},  // norms of heads
+      {"gemma-2-2b", of_llama({{"head_dim", "4"}})},  // norms behind sums, soft caps
+      {"mixtral-8x7b", of_llama({{"num_local_experts", "3"}})},
+      {"pythia-160m",
+       {{"num_hidden_layers", "2"},
+        {"hidden_size", "32"},
+        {"intermediate_size", "12"},
+        {"num_attention_heads", "4"},
+        {"vocab_size", "13"}}},
+      {"gpt2",
+       {{"n_layer", "2"},
+        {"n_embd", "16"},
+        {"n_head", "4"},
+        {"vocab_size", "13"},
+        {"n_positions", "16"}},
+       false}};
+  for (const Small& small : all) {
+    CAPTURE(std::string(small.model));
+    const Architecture a = load_model(catalog(), small.model, small.overrides);
+    for (const bool splits_rows : {false, true}) {
+      if (splits_rows && !small.splits_rows) continue;
+      CAPTURE(splits_rows);
+      for (const Recompute recompute : {Recompute::None, Recompute::Full}) {
+        CHECK(apart(a, recompute, splits_rows) < 1e-12);
+      }
+    }
+  }
+}
+
+TEST_CASE("split pass: refused with the numbers that would do, or with the layer") {
+  const auto refusal = [](const char* model, std::vector<ConfigOverride> overrides) {
+    const Architecture a = load_model(catalog(), model, overrides);
+    return message_of([&] { recorded_part(a, Recompute::None, {.tp = 2}, 0); });
+  };
+  CHECK(refusal("llama-7b", of_llama({{"num_key_value_heads", "1"}})) ==
+        "training: tp 2: got 1 key-value heads, expected a divisor of them");
+  CHECK(refusal("llama-7b", of_llama({{"intermediate_size", "13"}})).starts_with("--tp 2: "));
+  CHECK(refusal("olmo-2-7b", of_llama({{"num_key_value_heads", "4"}}))
+            .ends_with("a collective of features in a layer has no gradient; expected a model "
+                       "without it"));
+}
+
+}  // namespace
+}  // namespace kvcast::execute
