@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <utility>
 
 #include "cli/frame/command.h"
@@ -97,6 +98,18 @@ class Layout {
     }
   }
 
+  /// Whether names that differ still do when they are cut.
+  bool tells_names_apart() const {
+    const auto names =
+        std::find_if(columns_.begin(), columns_.end(), [](const Column& c) { return c.is_name; });
+    if (names == columns_.end() || names->width >= names->cells) return true;
+    const auto i = static_cast<std::size_t>(names - columns_.begin());
+    std::map<std::string, std::string> whole;  // by what is left of them
+    return std::all_of(body_.begin(), body_.end(), [&](const Cells& row) {
+      return whole.emplace(shortened_inside(row[i], names->width), row[i]).first->second == row[i];
+    });
+  }
+
   /// Puts the sign in the place of columns that have no room.
   void drop_columns() {
     if (fits()) return;
@@ -192,7 +205,7 @@ std::string Table::text() const {
   for (const std::size_t least_of_name :
        {long_words_ == Long::Wrap ? least_words : 0, least_name}) {
     narrowed.narrow_words(least_of_name);
-    if (narrowed.fits()) return narrowed.text(long_words_);
+    if (narrowed.fits() && narrowed.tells_names_apart()) return narrowed.text(long_words_);
   }
   layout.drop_columns();
   layout.narrow_words(least_words);
