@@ -24,10 +24,11 @@ std::string version_in(const std::string& text, bool bare_number) {
 
 EngineMatch::EngineMatch(const Catalog& catalog) {
   if (!std::filesystem::is_directory(catalog.root() / "engines")) return;
-  for (const std::string& name : catalog.names("engines")) {
-    names_.emplace(name, name);
+  const std::vector<std::string> names = catalog.names("engines");
+  for (const std::string& name : names) names_.emplace(name, name);
+  for (const std::string& name : names) {
     for (const std::string& alias : roofline::load_engine(catalog, name).aliases) {
-      names_.emplace(alias, name);
+      names_.emplace(lower_case(alias), name);
     }
   }
 }
