@@ -48,8 +48,8 @@ struct MeasurementFormat {
 std::span<const MeasurementFormat> json_formats();
 /// kvcast's own is the last one.
 std::span<const MeasurementFormat> csv_formats();
-/// Throws Error unless the columns are those of kvcast's own CSV: the times of a run, or `metric`,
-/// `value` and `unit`.
-void check_own_columns(const CsvTable& table);
+/// Throws Error for unknown columns of kvcast's own CSV and of steps of training, and unless the
+/// former has the times of a run, or `metric`, `value` and `unit`.
+void check_columns(const CsvTable& table, const MeasurementFormat& format);
 
 }  // namespace kvcast::measure

@@ -567,6 +567,13 @@ MeasuredRow kernel_row(const MeasurementFields& f, const MeasurementDefaults& de
 
 // Steps of training
 
+constexpr const char* training_columns =
+    "id model hardware platform engine engine_version date method attention elementwise dtype "
+    "weight_dtype activation_dtype gradient_dtype state_dtype batch seq_len micro_batches tp dp "
+    "sequence_parallel zero recompute step_s tokens_per_s_per_device step_spread peak_memory_bytes "
+    "distrusted source note";
+constexpr std::uint64_t most_devices = std::uint64_t{1} << 20;
+
 MeasuredRow training_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {
   MeasuredRow row = row_of(f, defaults);
   row.id = f.text_or("id", "");
@@ -582,6 +589,13 @@ MeasuredRow training_row(const MeasurementFields& f, const MeasurementDefaults& 
   row.size = {f.whole("batch", 1), f.whole("seq_len", 1), 1};
   row.parallelism.tp = f.whole_or("tp", 1, 1);
   row.parallelism.dp = f.whole_or("dp", 1, 1);
+  if (row.parallelism.tp > most_devices || row.parallelism.dp > most_devices) {
+    throw Error(f.place(), to_string(row.parallelism), "at most 2^20 devices each way");
+  }
+  row.parallelism.sequence_parallel = f.text_or("sequence_parallel", "0") == "1";
+  if (!row.platform.empty() && row.parallelism.is_one()) {
+    row.unusable = "it names a platform for one device";
+  }
   TrainingRun& run = row.training.emplace();
   run.micro_batches = f.whole_or("micro_batches", 1, 1);
   set(f, "recompute", parse_recompute, run.recompute);
@@ -614,8 +628,10 @@ constexpr MeasurementFormat of_csv[] = {{"avg_ns", "llama-bench CSV", llama_benc
 std::span<const MeasurementFormat> json_formats() { return of_json; }
 std::span<const MeasurementFormat> csv_formats() { return of_csv; }
 
-void check_own_columns(const CsvTable& table) {
-  std::istringstream words(own_columns);
+void check_columns(const CsvTable& table, const MeasurementFormat& format) {
+  const bool is_own = format.read == own_row;
+  if (!is_own && format.read != training_row) return;
+  std::istringstream words(is_own ? own_columns : training_columns);
   const std::vector<std::string> known{std::istream_iterator<std::string>(words), {}};
   const std::string place = table.name() + ":1";
   for (const std::string& column : table.columns()) {
@@ -627,6 +643,7 @@ void check_own_columns(const CsvTable& table) {
     }
     throw Error(place + ": " + unknown_name("column", column, known).what());
   }
+  if (!is_own) return;
   const bool is_long = table.has_column("metric");
   const bool has_times = std::any_of(std::begin(all_metrics), std::end(all_metrics),
                                      [&](Metric m) { return table.has_column(name(m)); });

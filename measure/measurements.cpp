@@ -85,7 +85,7 @@ Measurements parse_csv_rows(std::string_view text, const std::string& name,
   const MeasurementFormat& format =
       *std::find_if(formats.begin(), formats.end() - 1,
                     [&](const MeasurementFormat& f) { return table.has_column(f.field); });
-  if (&format == &formats.back()) check_own_columns(table);
+  check_columns(table, format);
   Measurements m{format.name, {}};
   for (const CsvRow& row : table.rows()) {
     m.rows.push_back(format.read(MeasurementFields(row), defaults));

@@ -323,6 +323,10 @@ nlohmann::ordered_json case_json(const ValidationCase& c) {
                            {"weight_dtype", l.weights.text},
                            {"activation_dtype", kvcast::name(l.operand_dtype())}};
   if (l.products) j["arithmetic"] = kvcast::name(*l.products);
+  if (r.training) {
+    j.update(
+        {{"tp", r.parallelism.tp}, {"dp", r.parallelism.dp}, {"training", to_string(*r.training)}});
+  }
   j.update({{"cache_dtype", kvcast::name(l.cache)},
             {"logits", name(r.logits)},
             {"batch", r.size.batch},

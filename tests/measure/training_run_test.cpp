@@ -67,6 +67,20 @@ TEST_CASE("training rows: what a file does not say, or says wrongly") {
   CHECK(refusal(run + "1,4,none,1,\n").starts_with("f.csv:2: 'zero': "));
   CHECK(refusal(run + "1,0,some,1,\n").starts_with("f.csv:2: 'recompute': "));
   CHECK(refusal("a,gpt2,a100-80gb,,bf16,0,1024,1,1,0,none,1,\n").starts_with("f.csv:2: 'batch'"));
+  CHECK(message_of([] {
+          parse_measurements("model,batch,seq_len,zer,step_s\ngpt2,8,1024,3,1\n", "f.csv");
+        }).starts_with("f.csv:1: unknown column 'zer'"));
+  const std::string several = "model,hardware,batch,seq_len,tp,dp,zero,platform,step_s\n";
+  const auto reason = [&](const std::string& row) {
+    const Validation v = validate(parse_measurements(several + row, "f.csv"), catalog(), {});
+    REQUIRE(v.unmatched.size() == 1);
+    return v.unmatched[0].reason;
+  };
+  CHECK(reason("gpt2,a100-80gb,8,1024,1,1,3,,1\n") ==
+        "--zero: got one replica, expected --dp above 1");
+  CHECK(reason("gpt2,a100-80gb,8,1024,1,1,0,dgx-a100,1\n") == "it names a platform for one device");
+  CHECK(reason("gpt2,a100-80gb,4,1024,1,8,0,,1\n") ==
+        "--batch: got 4, expected at least a sequence for each of the 8 replicas");
   const Validation many = validated(run + "64,0,none,1,\n");
   REQUIRE(many.unmatched.size() == 1);
   CHECK(many.unmatched[0].reason ==
@@ -95,9 +109,9 @@ TEST_CASE("training forecast: published steps") {
   CHECK(v.cases.size() == 204);
   CHECK(v.unmatched.size() == 1);
   auto mean = means(v, [](const ValidationCase& c) { return c.row.hardware; });
-  CHECK(mean["a100-80gb"] < 0.07);
-  CHECK(mean["a100-40gb"] < 0.09);
-  CHECK(mean["h100-sxm"] < 0.15);
+  CHECK(mean.at("a100-80gb") < 0.07);
+  CHECK(mean.at("a100-40gb") < 0.09);
+  CHECK(mean.at("h100-sxm") < 0.15);
 }
 
 TEST_CASE("training forecast: measured steps of PyTorch, time and memory") {
@@ -108,8 +122,8 @@ TEST_CASE("training forecast: measured steps of PyTorch, time and memory") {
   auto time = means(of_file("training_steps.csv"), [&](const ValidationCase& c) {
     return is_known(c.row.model) ? std::string(attention_name(c.row.lowering.attention)) : "others";
   });
-  CHECK(time["tiled"] < 0.1);
-  CHECK(time["eager"] < 0.25);
+  CHECK(time.at("tiled") < 0.1);
+  CHECK(time.at("eager") < 0.25);
 
   struct Memory {
     double sum = 0;
