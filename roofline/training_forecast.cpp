@@ -41,7 +41,7 @@ double whole_bytes(const Count& bytes) { return static_cast<double>(bytes.at({})
 
 bool is_attention_gradient(const OpGroup& g) { return g.op == TiledAttentionGradient::traits.name; }
 
-/// What follows the passes, without the sum over replicas, which is not of one device.
+/// What follows the passes, without its messages, which add_communication has.
 std::vector<OpGroup> update_of(const TrainingRecording& recording, const Lowering& lowering) {
   std::vector<OpGroup> groups = fold(recording.update, lowering);
   std::erase_if(groups, [](const OpGroup& g) { return g.collective.has_value(); });
@@ -129,6 +129,9 @@ TrainingForecaster::TrainingForecaster(const Configuration& c, const TrainingOpt
     gradient_rates_.flops_per_second[static_cast<std::size_t>(RateClass::TiledAttention)].value *=
         attention_gradient_rate;
   }
+  if (sharded != ShardedStates::None && replicas_ == 1) {
+    throw Error("--zero", "one replica", "--dp above 1");
+  }
   first_ = compile(recording_.first);
   next_ = compile(recording_.next);
   const Rates peak = make_rates(c.hardware, c.lowering, Mode::SpeedOfLight);
@@ -144,30 +147,38 @@ TrainingForecaster::TrainingForecaster(const Configuration& c, const TrainingOpt
 }
 
 void TrainingForecaster::add_communication(const Configuration& c) {
-  if (replicas_ == 1) return;
+  if (devices_ == 1) return;
   if (c.interconnect == nullptr) {
     throw Error(to_string(c.parallelism), "no platform that joins the devices",
                 "--platform NAME, or hardware whose node is known");
   }
-  const RankGroup group{replicas_, c.parallelism.tp, 0};
+  const RankGroup replicas{replicas_, c.parallelism.tp, 0};
   const auto curve = [&](CollectiveKind kind) {
-    return c.interconnect->curve(kind, group, c.engine.collectives, c.mode);
+    return c.interconnect->curve(kind, replicas, c.engine.collectives, c.mode);
   };
   const CollectiveCurve sum = curve(CollectiveKind::AllReduce);
   const CollectiveCurve scatter = curve(CollectiveKind::ReduceScatter);
   const CollectiveCurve gather = curve(CollectiveKind::AllGather);
   for (const Node& node : recording_.update.nodes()) {
     const auto* const sums = std::get_if<Collective>(&node.op);
-    if (sums == nullptr || sums->group != group) continue;
+    if (sums == nullptr) continue;
     const TensorInfo& gradient = recording_.update.tensor(node.output());
     const double bytes = whole_bytes(gradient.bytes());
+    if (sums->group != replicas) {  // of those that split a replica
+      alone_s_ +=
+          c.interconnect->curve(sums->kind, sums->group, c.engine.collectives, c.mode).at(bytes);
+      continue;
+    }
     const double weight = whole_bytes(bytes_of(gradient.elements(), lowering_.weights.main));
     switch (sharded_) {
       case ShardedStates::None: of_step_s_ += sum.at(bytes); break;
-      case ShardedStates::Optimizer: of_step_s_ += scatter.at(bytes) + gather.at(weight); break;
+      case ShardedStates::Optimizer:
+        of_step_s_ += scatter.at(bytes);
+        alone_s_ += gather.at(weight);
+        break;
       case ShardedStates::Gradients:
         of_pass_s_ += scatter.at(bytes);
-        of_step_s_ += gather.at(weight);
+        alone_s_ += gather.at(weight);
         break;
       case ShardedStates::Weights: of_pass_s_ += scatter.at(bytes) + 2 * gather.at(weight); break;
     }
@@ -178,6 +189,10 @@ SymbolValues TrainingForecaster::sizes(const TrainingPoint& p) const {
   if (p.batch == 0 || p.seq_len == 0 || p.micro_batches == 0) {
     throw Error("a step of training", "a batch, a sequence or micro-batches of 0",
                 "at least 1 of each");
+  }
+  if (p.batch < replicas_) {
+    throw Error("--batch", std::to_string(p.batch),
+                "at least a sequence for each of the " + std::to_string(replicas_) + " replicas");
   }
   const std::uint64_t sequences = divided_up(p.batch, replicas_);
   if (p.micro_batches > sequences) {
@@ -190,6 +205,7 @@ SymbolValues TrainingForecaster::sizes(const TrainingPoint& p) const {
 TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
   const SymbolValues values = sizes(p);
   const auto passes = static_cast<double>(p.micro_batches);
+  const auto replicas = static_cast<double>(replicas_);
   const auto devices = static_cast<double>(devices_);
   TrainingForecast f;
   std::array<double, num_bounds> by_bound{};
@@ -213,11 +229,12 @@ TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
       messages = {message_seconds(part->forward, rates_, values),
                   message_seconds(part->backward, rates_, values)};
     }
-    f.forward_s += times * slower * (device[0] - messages[0]);
-    f.backward_s += times * slower * (device[1] - messages[1]);
-    f.communication_s += times * slower * (messages[0] + messages[1]);
+    f.forward_s += times * (slower * device[0] - messages[0]);
+    f.backward_s += times * (slower * device[1] - messages[1]);
+    f.communication_s += times * (messages[0] + messages[1]);
     const double work_s =
-        sharded_ == ShardedStates::Weights ? slower * on_device : slower * device[1];
+        slower * (device[1] - messages[1]) +
+        (sharded_ == ShardedStates::Weights ? slower * (device[0] - messages[0]) : 0);
     f.communication_s += times * added(of_pass_s_, work_s);
     last_work_s = std::max(0.0, work_s - of_pass_s_);
     for (const auto& [groups, rates] :
@@ -240,16 +257,15 @@ TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
   f.bound =
       static_cast<Bound>(std::max_element(by_bound.begin(), by_bound.end()) - by_bound.begin());
   f.update_s = update_s_;
-  f.communication_s += added(of_step_s_, last_work_s);
+  f.communication_s += added(of_step_s_, last_work_s) + alone_s_;
   f.step_s = f.forward_s + f.backward_s + f.update_s + f.communication_s;
   f.tokens_per_s = static_cast<double>(p.batch) * static_cast<double>(p.seq_len) / f.step_s;
-  f.model_flops = devices * passes * static_cast<double>(recording_.model_flops.at(values));
+  f.model_flops = replicas * passes * static_cast<double>(recording_.model_flops.at(values));
   f.hardware_flops = devices * passes * static_cast<double>(recording_.hardware_flops.at(values));
   const double possible = devices * peak_flops_per_second_ * f.step_s;
   f.mfu = f.model_flops / possible;
   f.hfu = f.hardware_flops / possible;
 
-  const auto replicas = static_cast<double>(replicas_);
   const auto share = [&](ShardedStates from) { return sharded_ >= from ? 1 / replicas : 1.0; };
   f.weight_bytes = share(ShardedStates::Weights) * whole_bytes(recording_.weight_bytes);
   f.gradient_bytes = share(ShardedStates::Gradients) * whole_bytes(recording_.gradient_bytes);

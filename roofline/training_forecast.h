@@ -2,8 +2,9 @@
 /// FLOPs and memory.
 ///
 /// Micro-batches of a step follow each other; then gradients are summed over the replicas and the
-/// optimiser moves the weights. Sums and gathers run beside the way back (those of sharded weights
-/// beside both ways), and slow it. Sharded gradients are summed after
+/// optimiser moves the weights. Sums run beside the way back (those and the gathers of sharded
+/// weights beside both ways), and slow it; where only states are sharded, nothing runs beside the
+/// gathers of the weights that the optimiser moved. Sharded gradients are summed after
 /// each micro-batch, and sharded weights gathered anew for each way of it, as in PyTorch's FSDP.
 #pragma once
 
@@ -108,6 +109,7 @@ class TrainingForecaster {
   // Of sums and gathers, whatever hides them:
   double of_step_s_ = 0;
   double of_pass_s_ = 0;  ///< of a micro-batch
+  double alone_s_ = 0;    ///< of a step, with nothing beside them
 };
 
 }  // namespace kvcast::roofline

@@ -393,7 +393,7 @@ void add_estimate(Command app, const Globals& globals) {
       .add("--breakdown", options->breakdown,
            "add a row for every operator, and for every device if there are several")
       .group("Output");
-  command.exclude("--train", {"--link", "--link-gb-per-s", "--link-latency-s"},
+  command.exclude("--train", {"--link", "--link-gb-per-s", "--link-latency-s", "--plot"},
                   "a step of training does not have it");
   command.callback([options, &globals] {
     options->request.use_this_machine(globals);

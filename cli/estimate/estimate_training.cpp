@@ -231,9 +231,6 @@ void estimate_training(const RequestOptions& request, const TrainingFlags& flags
   }
   options.states = parse_flag("--state-dtype", flags.state_dtype, parse_dtype);
   const ShardedStates sharded = parse_flag("--zero", flags.zero, roofline::parse_zero);
-  if (sharded != ShardedStates::None && c.parallelism.dp == 1) {
-    throw Error("--zero", "one device", "--dp above 1");
-  }
   const TrainingForecaster forecaster(c, options, sharded);
   const TrainingForecast f = forecaster.at(p);
   std::vector<std::string> warnings = roofline::context_warnings(

@@ -155,7 +155,8 @@ class Adjoint {
       return back_.contribute(in(0), add(back, "gradient", {g_}, in(0)));
     }
     if (!is_gather || node_.layer != no_layer) {
-      refuse(node_, "a collective of features in a layer");
+      throw Error("training: layer " + std::to_string(node_.layer) + ", " + node_.label,
+                  "features of all devices in the middle of a layer", "tp 1");
     }
     const std::uint64_t own = back_.info(in(0)).shape.back().constant();
     back_.contribute(in(0), add(SliceFeatures{op.member * own}, "gradient", {g_}, in(0)));

@@ -342,6 +342,7 @@ TrainingRecording record_training(const Architecture& configured,
                            predictor_map(*kvp, plan.model, auxiliary)};
   }
   std::optional<Sharding> sharding;
+  std::optional<Graph> whole;
   if (options.split.tp > 1) {
     if (predicts) {
       throw Error("training with method " + to_string(methods) + ": " + to_string(options.split),
@@ -349,6 +350,7 @@ TrainingRecording record_training(const Architecture& configured,
     }
     check_heads(recording.model, options.split.tp);
     const Parallelism& split = options.split;
+    whole = record_forward(plan, lowering, options, nullptr);
     sharding.emplace(
         recording.model,
         DevicePlace{{.tp = split.tp, .sequence_parallel = split.sequence_parallel}, options.slice});
@@ -360,9 +362,11 @@ TrainingRecording record_training(const Architecture& configured,
                            options.gradients.value_or(lowering.weights.main), part};
   recording.first = with_gradients(forward, gradient);
   recording.hardware_flops = product_flops(recording.first.graph, true);
-  gradient.recompute = Recompute::None;
-  recording.model_flops = product_flops(with_gradients(forward, gradient).graph, false);
-  gradient.recompute = options.recompute;
+  GradientOptions of_model = gradient;
+  of_model.recompute = Recompute::None;
+  of_model.sharding = nullptr;
+  recording.model_flops =
+      product_flops(with_gradients(whole ? *whole : forward, of_model).graph, false);
   gradient.accumulates = true;
   recording.next = with_gradients(forward, gradient);
   const std::set<std::string> summed =
@@ -381,7 +385,7 @@ TrainingRecording record_training(const Architecture& configured,
   for (const TensorInfo& t : recording.update.tensors()) {
     if (t.producer) continue;
     if (t.storage == Storage::Gradients) {
-      recording.trained_parameters += t.elements().constant();
+      recording.trained_parameters += parameters_of(t);
       recording.gradient_bytes += t.bytes();
     }
     if (t.storage == Storage::OptimizerStates) recording.optimizer_bytes += t.bytes();

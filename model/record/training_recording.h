@@ -49,17 +49,17 @@ struct TrainingRecording {
   Symbols symbols;
   TrainingPass first;  ///< of the step: gradients start at 0
   TrainingPass next;   ///< the others, whose gradients are added
-  /// The sum over replicas, the gradient's norm, its result, and AdamW on every trained weight.
+  /// The sums over devices, the gradient's norm, its result, and AdamW on every trained weight.
   Graph update;
-  std::uint64_t parameters = 0;          ///< of the whole model
-  std::uint64_t trained_parameters = 0;  ///< of the device
+  std::uint64_t parameters = 0;
+  std::uint64_t trained_parameters = 0;
   /// Of the tokens' embedding, in which nothing is multiplied; 0 where the head shares it.
   std::uint64_t embedding_parameters = 0;
-  /// FLOPs of a device's products in a micro-batch, those with weights and those of attention, in
-  /// which utilisation is counted: those that run, and without what is only computed again.
+  /// FLOPs of a micro-batch's products, those with weights and those of attention, in which
+  /// utilisation is counted: those that run on a device, and the model's, each once.
   Count hardware_flops;
   Count model_flops;
-  // Of all weights and of what is trained:
+  // Of all weights and of what is trained, on a device:
   Count weight_bytes;
   Count gradient_bytes;
   Count optimizer_bytes;

@@ -61,9 +61,6 @@ class Forecasters {
         TrainingOptions options = sweep_.options;
         options.recompute = at.recompute;
         const roofline::Configuration c = sweep_.grid.configuration(at.configuration);
-        if (at.zero != roofline::ShardedStates::None && c.parallelism.dp == 1) {
-          throw Error("--zero", "one device", "--dp above 1");
-        }
         last_ = std::make_shared<TrainingForecaster>(c, options, at.zero);
       } catch (const Error& e) {
         reason_ = e.what();

@@ -168,6 +168,17 @@ TEST_CASE("training forecast: devices that split heads and widths do the work of
   CHECK(eight.step_s < one.step_s / 5);
 }
 
+TEST_CASE("training forecast: what devices that split a model all do is its FLOPs once") {
+  const auto flops = [](std::uint64_t tp) {
+    Configuration c = training_of("deepseek-v2-lite", "h200", {{"num_hidden_layers", "2"}});
+    c.parallelism.tp = tp;
+    if (tp > 1) c.interconnect = find_interconnect(catalog(), "", c.hardware, tp);
+    return TrainingForecaster(c, {}).at({1, 512, 1});
+  };
+  CHECK(flops(8).model_flops == flops(1).model_flops);
+  CHECK(flops(8).hardware_flops > flops(1).hardware_flops);
+}
+
 // Model FLOPs of a token by the conventions in print; training.md, section 3.
 TEST_CASE("training forecast: conventions of model FLOPs") {
   // llm-foundry's 1b: 24 layers of 2048, vocabulary 50368, learned positions, biases.
