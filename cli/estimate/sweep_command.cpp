@@ -184,13 +184,13 @@ void print_result(const SweepCommand& o, const Globals& globals, const SweepResu
   globals.say(line);
 }
 
-/// One line for each model whose longest request is beyond its context.
-void warn_of_contexts(const Globals& globals, const SweepGrid& grid) {
+/// One line for each model whose longest request or sequence is beyond its context.
+void warn_of_contexts(const Globals& globals, const SweepGrid& grid, bool trains) {
   const auto longest = [](const std::vector<std::uint64_t>& lens) {
     return lens.empty() ? std::uint64_t{1} : *std::max_element(lens.begin(), lens.end());
   };
   const roofline::DesignPoint point{1, longest(grid.spec().prompt_len),
-                                    longest(grid.spec().output_len)};
+                                    trains ? 0 : longest(grid.spec().output_len)};
   // Models are the slowest axis.
   const std::uint64_t stride = grid.num_configurations() / grid.spec().model.size();
   for (std::uint64_t c = 0; c < grid.num_configurations(); c += stride) {
@@ -309,7 +309,7 @@ void sweep(const SweepCommand& o, const Globals& globals, Messenger* ranks) {
     return;
   }
   if (speaks) {
-    warn_of_contexts(globals, request->grid);
+    warn_of_contexts(globals, request->grid, training.has_value());
     if (!serving && !training) say_missing_bounds(globals, request->grid);
   }
   options.shard = request->shard;

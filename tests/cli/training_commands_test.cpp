@@ -79,6 +79,10 @@ TEST_CASE("sweep --train: a row for each point, the same numbers as estimate") {
     CHECK(row.number("step_s") == near(j["step_s"].get<double>()));
     CHECK(row.number("peak_memory_bytes") == near(j["peak_memory_bytes"].get<double>()));
   }
+  // Nothing is generated behind a sequence.
+  CHECK_FALSE(contains(
+      run_program("sweep --train -m gpt2 --hardware a100-80gb --seq-len 1024 --csv -").errors,
+      "longer than"));
 }
 
 TEST_CASE("train: a checkpoint that kvcast runs, and goes on from") {
