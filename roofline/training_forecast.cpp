@@ -64,17 +64,6 @@ std::vector<OpGroup> part_of(const FoldedGraph& folded, std::size_t first, std::
   return groups;
 }
 
-/// Of the messages in these groups.
-double message_seconds(const std::vector<OpGroup>& groups, const Rates& rates,
-                       const SymbolValues& values) {
-  double seconds = 0;
-  for (const OpGroup& g : groups) {
-    if (!g.collective) continue;
-    seconds += static_cast<double>(g.count) * time_of(g, rates, values).collective.value;
-  }
-  return seconds;
-}
-
 TrainingOptions with_replicas(TrainingOptions options, const Configuration& c) {
   const Parallelism& p = c.parallelism;
   if (p.pp > 1 || p.ep > 1) {
@@ -106,10 +95,8 @@ TrainingForecaster::Part TrainingForecaster::compile(const TrainingPass& pass) c
   std::erase_if(backward, is_attention_gradient);
   StepCost step(std::vector<std::vector<OpGroup>>{forward, backward}, rates_);
   StepCost of_attention(attention, gradient_rates_);
-  const bool has_messages = std::any_of(forward.begin(), forward.end(),
-                                        [](const OpGroup& g) { return g.collective.has_value(); });
-  return {std::move(forward), std::move(backward),     std::move(attention),
-          std::move(step),    std::move(of_attention), has_messages};
+  return {std::move(forward), std::move(backward), std::move(attention), std::move(step),
+          std::move(of_attention)};
 }
 
 TrainingForecaster::TrainingForecaster(const Configuration& c, const TrainingOptions& options,
@@ -224,11 +211,21 @@ TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
     const double on_device = device[0] + device[1];
     const double host_s = part->step.host_seconds() + part->attention_step.host_seconds();
     const double slower = on_device > 0 ? paced_seconds(on_device, host_s) / on_device : 1;
-    std::array<double, 2> messages{};
-    if (part->has_messages) {
-      messages = {message_seconds(part->forward, rates_, values),
-                  message_seconds(part->backward, rates_, values)};
-    }
+    std::array<double, 2> messages{};  // of devices that split a replica, by way
+    const auto count_groups = [&](const std::vector<OpGroup>& groups, const Rates& rates,
+                                  double& messages_s) {
+      for (const OpGroup& g : groups) {
+        const OpTime t = time_of(g, rates, values);
+        const auto count = static_cast<double>(g.count);
+        messages_s += count * t.collective.value;
+        by_bound[static_cast<std::size_t>(t.bound)] += times * count * t.total.value;
+        f.flops += times * count * static_cast<double>(t.flops.count);
+        f.bytes += times * count * static_cast<double>(t.bytes.count);
+      }
+    };
+    count_groups(part->forward, rates_, messages[0]);
+    count_groups(part->backward, rates_, messages[1]);
+    count_groups(part->attention, gradient_rates_, messages[1]);
     f.forward_s += times * (slower * device[0] - messages[0]);
     f.backward_s += times * (slower * device[1] - messages[1]);
     f.communication_s += times * (messages[0] + messages[1]);
@@ -237,17 +234,6 @@ TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
         (sharded_ == ShardedStates::Weights ? slower * (device[0] - messages[0]) : 0);
     f.communication_s += times * added(of_pass_s_, work_s);
     last_work_s = std::max(0.0, work_s - of_pass_s_);
-    for (const auto& [groups, rates] :
-         {std::pair{&part->forward, &rates_}, std::pair{&part->backward, &rates_},
-          std::pair{&part->attention, &gradient_rates_}}) {
-      for (const OpGroup& g : *groups) {
-        const OpTime t = time_of(g, *rates, values);
-        const double count = times * static_cast<double>(g.count);
-        by_bound[static_cast<std::size_t>(t.bound)] += count * t.total.value;
-        f.flops += count * static_cast<double>(t.flops.count);
-        f.bytes += count * static_cast<double>(t.bytes.count);
-      }
-    }
   };
   add(first_, 1);
   if (p.micro_batches > 1) add(next_, passes - 1);

@@ -84,7 +84,6 @@ class TrainingForecaster {
     std::vector<OpGroup> attention;  ///< its gradients, which have a rate of their own
     StepCost step;                   ///< of the first two, in these parts
     StepCost attention_step;
-    bool has_messages = false;  ///< of devices that split a replica
   };
   Part compile(const TrainingPass& pass) const;
   void add_communication(const Configuration& c);

@@ -215,6 +215,16 @@ TEST_CASE("short ways: a long name loses its middle before the figures behind it
   CHECK(row.starts_with("aaaaaaaaaaaa"));
   CHECK(contains(row, "a...z"));
   CHECK(contains(row, "100 ms"));
+  // Names that only their middle tells apart stay whole.
+  const std::string alike(32, 'b');
+  std::string rows = "id,model,hardware,batch,prompt_len,output_len,ttft_s\n";
+  for (const char* middle : {"-one-", "-two-"}) {
+    rows += alike + middle + alike + ",llama-7b,a100-80gb,1,1024,1,0.1\n";
+  }
+  write(folder / "alike.csv", rows);
+  const std::string told = run_well("validate --measurements " + folder.file("alike.csv")).output;
+  CHECK(contains(told, "-one-"));
+  CHECK(contains(told, "-two-"));
 }
 
 TEST_CASE("short ways: hardware list says what is calibrated, and how far it was off") {
