@@ -99,6 +99,17 @@ TEST_CASE("training forecast: replicas share the sequences and sum the gradients
   // longer than it costs all. Once hidden, more work hides no more.
   CHECK(at(8, ShardedStates::None, 2048).communication_s == doctest::Approx(eight.communication_s));
   CHECK(at(8, ShardedStates::None, 1).communication_s > 1.5 * eight.communication_s);
+  const Configuration c = training_of("llama-3.2-1b", "a100-80gb", {}, "ideal", 8);
+  const CollectiveCurve sum =
+      c.interconnect->curve(CollectiveKind::AllReduce, {8, 1, 0}, c.engine.collectives, c.mode);
+  const TrainingForecaster forecaster(c, {});
+  double messages_s = 0;
+  for (const TensorInfo& t : forecaster.recording().update.tensors()) {
+    if (t.storage != Storage::Gradients || t.producer) continue;
+    messages_s += sum.at(static_cast<double>(t.bytes().at({})));
+  }
+  const double published = 0.189 / (1.189 * 1.102 - 1);  // arXiv:2507.03114
+  CHECK(eight.communication_s == doctest::Approx(published * messages_s).epsilon(2e-3));
   Configuration light = training_of("llama-3.2-1b", "a100-80gb", {}, "ideal", 8);
   light.mode = Mode::SpeedOfLight;
   CHECK(TrainingForecaster(light, {}).at({8, 1024, 1}).communication_s == 0);
