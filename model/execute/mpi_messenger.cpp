@@ -30,8 +30,11 @@ constexpr int tag = 1;  // messages of two ranks stay in order
 /// what a timer and two task switches cost, on a virtual machine up to 50 us: at a nap of 100 us
 /// ranks computed 28 % slower.
 constexpr std::chrono::microseconds progress_nap{5000};
+/// After so many naps without a message it sleeps until the next one. To wake it for each message
+/// would cost the rank two task switches at every exchange.
+constexpr int most_quiet_naps = 40;
 constexpr std::chrono::microseconds longest_nap{1000};  ///< of a rank that waits
-constexpr std::chrono::microseconds awake{200};         // a rank that waits starts to nap after it
+constexpr std::chrono::microseconds awake{2000};        // a rank that waits starts to nap after it
 constexpr double stagger_s = 0.5;
 
 void check(int code, const char* call) {
@@ -119,7 +122,7 @@ class Ranks final : public MpiMessenger {
                       tag, MPI_COMM_WORLD, &request),
             "MPI_Isend");
       sent_.push_back({request, to});
-      if (++pending_ == 1) changed_.notify_all();
+      note_pending();
     }
   }
 
@@ -134,7 +137,7 @@ class Ranks final : public MpiMessenger {
                       tag, MPI_COMM_WORLD, &request),
             "MPI_Irecv");
       expected.requests.push_back(request);
-      if (++pending_ == 1) changed_.notify_all();
+      note_pending();
     }
   }
 
@@ -197,12 +200,23 @@ class Ranks final : public MpiMessenger {
     }
   }
 
+  /// Wakes the thread that moves messages, unless it looks by itself.
+  void note_pending() {
+    if (++pending_ == 1 && asleep_) changed_.notify_all();
+    quiet_naps_ = 0;
+  }
+
   void keep_moving(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     while (!stop.stop_requested()) {
-      changed_.wait(lock, stop, [&] { return pending_ > 0; });
+      if (quiet_naps_ > most_quiet_naps) {
+        asleep_ = true;
+        changed_.wait(lock, stop, [&] { return pending_ > 0; });
+        asleep_ = false;
+      }
       move_messages();
       changed_.wait_for(lock, stop, progress_nap, [] { return false; });
+      if (pending_ == 0) ++quiet_naps_;
     }
   }
 
@@ -238,6 +252,8 @@ class Ranks final : public MpiMessenger {
   std::mutex mutex_;  ///< for every call of MPI and what follows
   std::condition_variable_any changed_;
   std::size_t pending_ = 0;                     ///< messages on their way
+  bool asleep_ = false;                         ///< the thread that moves them
+  int quiet_naps_ = 0;                          ///< of it, since the last message
   std::vector<std::deque<Expected>> expected_;  ///< by sender
   std::vector<Sent> sent_;
   std::jthread mover_;
