@@ -259,8 +259,13 @@ roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) 
   }
   hw.overlap = here(1 - r.product.exposed, "products of 8, 16 and 32 rows");
   if (c.ranks > 1) {
-    hw.lockstep = here(std::clamp(b.get("ranks in lockstep").median_s(), 0.001, 1.0),
-                       "layers of 32 tokens, on all ranks at the same time");
+    const auto share = [&](const char* name) {
+      return std::clamp(b.get(name).median_s(), 0.001, 1.0);
+    };
+    hw.lockstep = here(share(lockstep_name),
+                       "layers of 32 tokens, on all ranks at the same time; of one row: products, "
+                       "beside those of a rank alone");
+    hw.lockstep->by_length = {{1, share(decode_lockstep_name)}};
   }
   return hw;
 }

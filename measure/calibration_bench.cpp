@@ -71,6 +71,8 @@ Sample sum_of(const TimedPass& pass, const std::function<bool(const Node&)>& wan
   return s;
 }
 
+bool is_linear(const Node& node) { return std::holds_alternative<Linear>(node.op); }
+
 /// Seconds of each layer, of one run after the other.
 std::vector<double> layer_seconds(const Graph& graph, const std::vector<PassSeconds>& runs) {
   std::vector<double> seconds;
@@ -82,6 +84,17 @@ std::vector<double> layer_seconds(const Graph& graph, const std::vector<PassSeco
       if (node.layer != layer) seconds.push_back(0);
       layer = node.layer;
       seconds.back() += run.nodes[n];
+    }
+  }
+  return seconds;
+}
+
+/// Seconds of each product, of one run after the other.
+std::vector<double> product_seconds(const Graph& graph, const std::vector<PassSeconds>& runs) {
+  std::vector<double> seconds;
+  for (const PassSeconds& run : runs) {
+    for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
+      if (is_linear(graph.nodes()[n])) seconds.push_back(run.nodes[n]);
     }
   }
   return seconds;
@@ -114,7 +127,6 @@ TimedPass timed_prefill(const execute::PassTimer& timer, std::uint64_t tokens) {
   return {&timer.recording().prefill(), values_of(timer, sizes), timer.prefill(sizes, 1).front()};
 }
 
-bool is_linear(const Node& node) { return std::holds_alternative<Linear>(node.op); }
 bool is_attention(const Node& node) { return std::holds_alternative<TiledAttention>(node.op); }
 /// Operators whose latency is measured.
 bool is_small(const Node& node) {
@@ -137,14 +149,15 @@ bool is_attention_product(const Node& node) {
 
 }  // namespace
 
-double lockstep(const std::vector<std::vector<double>>& seconds) {
+double lockstep(const std::vector<std::vector<double>>& alone,
+                const std::vector<std::vector<double>>& together) {
   double mean = 0;
   double slowest = 0;
-  for (std::size_t step = 0; step < seconds.front().size(); ++step) {
+  for (std::size_t step = 0; step < together.front().size(); ++step) {
     double longest = 0;
-    for (const std::vector<double>& of_rank : seconds) {
-      mean += of_rank[step] / static_cast<double>(seconds.size());
-      longest = std::max(longest, of_rank[step]);
+    for (std::size_t rank = 0; rank < together.size(); ++rank) {
+      mean += alone[rank][step] / static_cast<double>(alone.size());
+      longest = std::max(longest, together[rank][step]);
     }
     slowest += longest;
   }
@@ -293,29 +306,45 @@ void CalibrationBench::time_weight_reads(DType dtype, execute::Arithmetic arithm
   }
 }
 
-/// Measures how well the ranks keep up with each other, layer by layer in the same passes.
 void CalibrationBench::time_lockstep() {
+  const PassSizes prompt{1, lockstep_rows, lockstep_rows};
+  execute::meet(*options_.messenger);
+  const std::vector<double> layers = layer_seconds(narrow_plain_.recording().prefill(),
+                                                   narrow_plain_.prefill(prompt, lockstep_repeats));
+  at(lockstep_name, "").seconds.push_back(lockstep_of_ranks(layers, layers));
+
+  const PassSizes token{1, 1, 64};
+  const auto products = [&] {
+    return product_seconds(plain_.recording().decode(), plain_.decode(token, step_repeats));
+  };
+  std::vector<double> alone;
+  in_turns([&] { alone = products(); });
+  at(decode_lockstep_name, "").seconds.push_back(lockstep_of_ranks(alone, products()));
+}
+
+double CalibrationBench::lockstep_of_ranks(const std::vector<double>& alone,
+                                           const std::vector<double>& together) {
   execute::Messenger& messenger = *options_.messenger;
-  execute::meet(messenger);
-  const Graph& graph = narrow_plain_.recording().prefill();
-  const PassSizes sizes{1, lockstep_rows, lockstep_rows};
-  const std::vector<double> own =
-      layer_seconds(graph, narrow_plain_.prefill(sizes, lockstep_repeats));
   double share = 1;
   if (messenger.rank() == 0) {
-    std::vector<std::vector<double>> ranks(messenger.ranks(), own);
-    for (std::size_t r = 1; r < ranks.size(); ++r) {
-      execute::receive_bytes(messenger, r, ranks[r].data(), own.size() * sizeof(double));
+    std::vector<std::vector<double>> all_alone(messenger.ranks(), alone);
+    std::vector<std::vector<double>> all_together(messenger.ranks(), together);
+    for (std::size_t r = 1; r < messenger.ranks(); ++r) {
+      for (std::vector<double>* own : {&all_alone[r], &all_together[r]}) {
+        execute::receive_bytes(messenger, r, own->data(), own->size() * sizeof(double));
+      }
     }
-    share = lockstep(ranks);
-    for (std::size_t r = 1; r < ranks.size(); ++r) {
+    share = lockstep(all_alone, all_together);
+    for (std::size_t r = 1; r < messenger.ranks(); ++r) {
       execute::send_bytes(messenger, r, &share, sizeof(share));
     }
   } else {
-    execute::send_bytes(messenger, 0, own.data(), own.size() * sizeof(double));
+    for (const std::vector<double>* own : {&alone, &together}) {
+      execute::send_bytes(messenger, 0, own->data(), own->size() * sizeof(double));
+    }
     execute::receive_bytes(messenger, 0, &share, sizeof(share));
   }
-  at("ranks in lockstep", "").seconds.push_back(share);
+  return share;
 }
 
 /// Adds products and roofs with half the threads, a quarter, ... and one. Not with several ranks,

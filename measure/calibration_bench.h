@@ -38,6 +38,10 @@ inline constexpr ProductArithmetic product_arithmetic[] = {
     {"products in bf16", execute::Arithmetic::BF16},
     {"products in int8", execute::Arithmetic::INT8}};
 
+/// Names of the shares of lockstep: of a short prompt, and of decode steps.
+inline constexpr const char* lockstep_name = "ranks in lockstep";
+inline constexpr const char* decode_lockstep_name = "decode steps in lockstep";
+
 /// What one kind of operator did in one pass: sums over its nodes.
 struct Sample {
   double flops = 0;
@@ -70,9 +74,10 @@ struct TimedPass {
   execute::PassSeconds seconds;
 };
 
-/// Ranks down, steps across, as many of each: the sum of the ranks' mean seconds over the sum of
-/// the slowest one's, step by step.
-double lockstep(const std::vector<std::vector<double>>& seconds);
+/// Ranks down, steps across, as many of each: the sum of the ranks' mean seconds alone over the sum
+/// of the slowest one's together, step by step.
+double lockstep(const std::vector<std::vector<double>>& alone,
+                const std::vector<std::vector<double>>& together);
 
 class CalibrationBench {
  public:
@@ -107,7 +112,11 @@ class CalibrationBench {
   void add_fewer_threads(std::vector<Step>& steps);
   static Samples& at(std::vector<Samples>& list, const std::string& name, const char* unit);
   Samples& at(const std::string& name, const char* unit) { return at(samples_, name, unit); }
+  /// How well the ranks keep up with each other: layer by layer of a short prompt, and product by
+  /// product of a decode step, beside the products of a rank that has the memory to itself.
   void time_lockstep();
+  /// On all ranks, of the seconds that each of them has.
+  double lockstep_of_ranks(const std::vector<double>& alone, const std::vector<double>& together);
   void time_weight_reads(DType dtype, execute::Arithmetic arithmetic, int rounds);
   void time_decode(std::uint64_t rows, int threads);
   void time_prefill(std::uint64_t rows, int threads);

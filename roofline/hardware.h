@@ -112,8 +112,10 @@ struct Hardware {
   std::optional<Sourced> product_overlap;
   std::optional<Sourced> tiled_attention_overlap;
   std::optional<Sourced> link_rate;  ///< payload over a link's bandwidth
-  /// Devices that compute the same and then wait for each other: their mean time over the slowest
-  /// one's; 1 if absent. Measured on calibration's ranks, and assumed for any number of them.
+  /// Devices that compute the same and then wait for each other: the mean time that they need over
+  /// the slowest one's; 1 if absent. By length: of rows; what one row takes together may be longer
+  /// also because they share their memory. Measured on calibration's ranks, and assumed for any
+  /// number of them.
   std::optional<Sourced> lockstep;
 
   /// The dtype in which a product of `dtype` operands runs: itself, or the next wider one that the

@@ -35,7 +35,7 @@ const Field fields[] = {
     {"factors", "link_rate", Unit::Share, &H::link_rate, Moves::Exchanges},
     {"latency", "host_message", Unit::Seconds, &H::host_message_latency, Moves::Exchanges},
     {"latency", "host_exchange", Unit::Seconds, &H::host_exchange_latency, Moves::Exchanges},
-    {"factors", "lockstep", Unit::Share, &H::lockstep, Moves::Exchanges},
+    {"factors", "lockstep", Unit::Share, &H::lockstep, Moves::Exchanges, Peak::None, by_length},
     {"latency", "quantized_product", Unit::Seconds, &H::quantized_product_latency, Moves::Steps, Peak::None, !by_length, fitted},
     {"latency", "tiled_attention", Unit::Seconds, &H::tiled_attention_latency, Moves::Steps, Peak::None, !by_length, fitted},
     {"latency", "decode_attention", Unit::Seconds, &H::decode_attention_latency, Moves::Steps, Peak::None, !by_length, fitted},

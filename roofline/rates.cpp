@@ -164,6 +164,25 @@ auto& at(Array& of_classes, Class c) {
   return of_classes[static_cast<std::size_t>(c)];
 }
 
+/// Of passes with one row a sequence, where the file has it.
+double share_in_lockstep(const Sourced& lockstep, bool decodes) {
+  const auto& by_rows = lockstep.by_length;
+  const bool has_own = decodes && !by_rows.empty() && by_rows.front().length == 1;
+  return has_own ? by_rows.front().value : lockstep.value;
+}
+
+/// All but latencies and messages.
+void slow_down(Rates& r, double share) {
+  const auto slow = [&](auto& rate) { rate.value *= share; };
+  for (FlopsPerSecond& rate : r.flops_per_second) slow(rate);
+  for (BytesPerSecond& rate : r.bytes_per_second) slow(rate);
+  for (auto& [dtype, rate] : r.other_products) slow(rate);
+  for (auto& [dtype, weights] : r.weight_bandwidth) slow(weights.bytes_per_second);
+  for (std::optional<ExpertRate>* rate : {&r.experts, &r.quantized_experts}) {
+    if (*rate) slow((*rate)->flops_per_second);
+  }
+}
+
 }  // namespace
 
 std::string_view name(Mode mode) { return word_for(mode, modes); }
@@ -171,21 +190,15 @@ std::string_view name(Mode mode) { return word_for(mode, modes); }
 Mode parse_mode(std::string_view word) { return parse_word("mode", word, modes); }
 
 void wait_for_others(const Hardware& hw, Rates& r) {
+  r.lockstep = hw.lockstep;
   if (!hw.lockstep) return;
   const Sourced& lockstep = *hw.lockstep;
-  const auto slow_down = [&](auto& rate) { rate.value *= lockstep.value; };
-  for (FlopsPerSecond& rate : r.flops_per_second) slow_down(rate);
-  for (BytesPerSecond& rate : r.bytes_per_second) slow_down(rate);
-  for (auto& [dtype, rate] : r.other_products) slow_down(rate);
-  for (auto& [dtype, weights] : r.weight_bandwidth) slow_down(weights.bytes_per_second);
-  for (std::optional<ExpertRate>* rate : {&r.experts, &r.quantized_experts}) {
-    if (*rate) slow_down((*rate)->flops_per_second);
-  }
-  r.factors.push_back(
-      {"lockstep", 1, lockstep.value, std::string(name(lockstep.source)), lockstep.reference});
+  r.factors.push_back({"lockstep", 1, lockstep.value, std::string(name(lockstep.source)),
+                       lockstep.reference, lockstep.by_length});
 }
 
 Rates in_pass(Rates rates, bool decodes) {
+  if (rates.lockstep) slow_down(rates, share_in_lockstep(*rates.lockstep, decodes));
   const bool in_graph = rates.graphs == Graphs::All || (rates.graphs == Graphs::Decode && decodes);
   if (in_graph) {
     rates.host_operator_latency = {};

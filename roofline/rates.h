@@ -103,6 +103,7 @@ struct Rates {
     Mode mode = Mode::Calibrated;
   };
   Collectives collectives;
+  std::optional<Sourced> lockstep = {};  ///< of devices that wait for others in every layer
   std::vector<UsedFactor> factors;
   /// One line for each factor that was not measured for this device and dtype.
   std::vector<std::string> missing_factors;
@@ -112,12 +113,12 @@ struct Rates {
 Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode,
                  const Engine& engine = {});
 
-/// Of a device that waits for others in every layer: all but latencies and messages takes as much
-/// longer as Hardware::lockstep says, if it was measured.
+/// Of a device that waits for others in every layer: in passes all but latencies and messages takes
+/// as much longer as Hardware::lockstep says, if it was measured.
 void wait_for_others(const Hardware& hw, Rates& rates);
 
 /// Those of a pass of the engine: outside a graph, launches have gaps; in one, the host issues all
-/// of them at once.
+/// of them at once. Called once on what make_rates() gives.
 Rates in_pass(Rates rates, bool decodes);
 
 }  // namespace kvcast::roofline

@@ -34,8 +34,7 @@ class StagePlayer {
         first_(stage * size_),
         recording_(
             roofline::record_for(c, DevicePlace{c.parallelism, first_, c.stage_layers}).whole),
-        rates_(roofline::in_pass(roofline::make_rates(c.hardware, c.lowering, c.mode, c.engine),
-                                 false)),
+        rates_(roofline::in_pass(roofline::rates_of(c), false)),
         folded_(roofline::fold_nodes(recording_.prefill(), c.lowering)),
         programs_(programs) {
     if (!recording_.helpers().empty()) {

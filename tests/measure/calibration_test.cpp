@@ -112,10 +112,15 @@ TEST_CASE("calibration: more rows never take less time, whatever the noise") {
 
 TEST_CASE("calibration: ranks in lockstep are as fast as the slowest of each step") {
   // Means 1.5, 0.75 and 5 seconds; all wait for 2, 1 and 7.
-  CHECK(lockstep({{2, 1, 3}, {1, 0.5, 7}}) == near((1.5 + 0.75 + 5) / (2 + 1 + 7)));
-  CHECK(lockstep({{2, 1, 3}, {2, 1, 3}, {2, 1, 3}}) == 1);
+  const auto of_itself = [](const std::vector<std::vector<double>>& seconds) {
+    return lockstep(seconds, seconds);
+  };
+  CHECK(of_itself({{2, 1, 3}, {1, 0.5, 7}}) == near((1.5 + 0.75 + 5) / (2 + 1 + 7)));
+  CHECK(of_itself({{2, 1, 3}, {2, 1, 3}, {2, 1, 3}}) == 1);
   // Each rank alone takes as long as the others: it is in the single steps that they wait.
-  CHECK(lockstep({{1, 3}, {3, 1}}) == near(4.0 / 6));
+  CHECK(of_itself({{1, 3}, {3, 1}}) == near(4.0 / 6));
+  // Ranks that share a memory take longer together than 1.5 and 0.75 seconds alone.
+  CHECK(lockstep({{2, 1}, {1, 0.5}}, {{3, 2}, {2, 2}}) == near((1.5 + 0.75) / (3 + 2)));
 }
 
 TEST_CASE("calibration: times of arithmetic are as they were at one clock") {

@@ -133,6 +133,12 @@ TEST_CASE("several devices: those that wait for each other work at lockstep's sh
       (waits.ttft_s - waits.communication_s) / (alone.ttft_s - alone.communication_s);
   CHECK(ratio > 1.95);  // latencies do not wait
   CHECK(ratio <= 2);
+  // Decode steps may have a share of their own.
+  CHECK(waits.tpot_s > alone.tpot_s);
+  c.hardware.lockstep->by_length = {{1, 1}};
+  const Estimate decodes_alone = at(c, p);
+  CHECK(decodes_alone.ttft_s == waits.ttft_s);
+  CHECK(decodes_alone.tpot_s == alone.tpot_s);
   Configuration one = on_h100("llama-3.1-8b", {});
   const Estimate without = at(one, p);
   one.hardware.lockstep = c.hardware.lockstep;
