@@ -120,11 +120,6 @@ std::optional<Recording> find_recording(const roofline::Configuration& c) {
   }
 }
 
-template <typename T>
-std::vector<T> or_default(const std::vector<T>& given, std::vector<T> fallback) {
-  return given.empty() ? std::move(fallback) : given;
-}
-
 std::string fingerprint_of(const std::vector<MeasurePoint>& points, const MeasureOptions& o) {
   FnvHash hash;
   bool any_ranks = false;
@@ -292,22 +287,10 @@ std::string row_text(const MeasurePoint& p, const std::string& method, DType wei
   return csv.text();
 }
 
-/// Calls on_unsettled, or throws Error (Fault::Run) where there is none.
-void tell_unsettled(const MeasurePoint& p, const MeasuredRounds& m, const MeasureOptions& o) {
-  const bool ttft = m.tpot.seconds.empty() || m.ttft.spread() >= m.tpot.spread();
-  const std::string what = fmt::format(
-      "{} {} {}, {} with a cache in {}, batch {}, prompt {}: the middle half of {} {}s spreads "
-      "over {:.0f} % of their "
-      "median",
-      p.model, p.method, attention_name(p.attention), execute::name(p.arithmetic), name(p.cache),
-      p.size.batch, p.size.prompt_len, m.ttft.seconds.size(), ttft ? "TTFT" : "TPOT",
-      100 * m.spread());
-  if (o.on_unsettled) return o.on_unsettled(what);
-  throw Error(
-      fmt::format("the machine is too noisy: {}, more than {:.0f} %; the rows before it are "
-                  "kept: try again when the machine is idle, or keep such rows with --force",
-                  what, 100 * measure::settled),
-      Fault::Run);
+std::string in_words(const MeasurePoint& p) {
+  return fmt::format("{} {} {}, {} with a cache in {}, batch {}, prompt {}", p.model, p.method,
+                     attention_name(p.attention), execute::name(p.arithmetic), name(p.cache),
+                     p.size.batch, p.size.prompt_len);
 }
 
 bool same_subject(const MeasurePoint& a, const MeasurePoint& b) {
@@ -316,6 +299,19 @@ bool same_subject(const MeasurePoint& a, const MeasurePoint& b) {
 }
 
 }  // namespace
+
+void tell_unsettled(const std::string& row, const char* what, const Rounds& rounds,
+                    const MeasureOptions& o) {
+  const std::string unsettled =
+      fmt::format("{}: the middle half of {} {}s spreads over {:.0f} % of their median", row,
+                  rounds.seconds.size(), what, 100 * rounds.spread());
+  if (o.on_unsettled) return o.on_unsettled(unsettled);
+  throw Error(
+      fmt::format("the machine is too noisy: {}, more than {:.0f} %; the rows before it are "
+                  "kept: try again when the machine is idle, or keep such rows with --force",
+                  unsettled, 100 * measure::settled),
+      Fault::Run);
+}
 
 std::uint64_t num_ranks(const MeasurePoint& point) {
   const std::optional<Placement> placement = find_placement(parse_methods(point.method));
@@ -401,7 +397,12 @@ MeasuredRows measure(const std::vector<MeasurePoint>& points, const Catalog& cat
           error = e.what();
         }
         const bool ran = !measured.ttft.seconds.empty();
-        if (ran && !measured.settled()) tell_unsettled(p, measured, options);
+        if (ran && !measured.settled()) {
+          const bool ttft =
+              measured.tpot.seconds.empty() || measured.ttft.spread() >= measured.tpot.spread();
+          tell_unsettled(in_words(p), ttft ? "TTFT" : "TPOT", ttft ? measured.ttft : measured.tpot,
+                         options);
+        }
         const std::string method = ran ? to_string(subject->methods()) : p.method;
         const DType weights = subject == nullptr ? DType::FP32 : subject->weights();
         return row_text(p, method, weights, hardware_of(p, options).name, measured, predicted,

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "measure/measured_rows.h"
@@ -33,6 +34,12 @@ std::uint64_t num_ranks(const MeasurePoint& point);
 /// Whether a model is a GGUF file or a folder with weights, which runs of one process keep as they
 /// are stored, and ranks in fp32. Other models get random weights.
 bool has_weights(const std::string& model);
+
+/// An empty list stands for its default.
+template <typename T>
+std::vector<T> or_default(const std::vector<T>& given, std::vector<T> fallback) {
+  return given.empty() ? std::move(fallback) : given;
+}
 
 /// What the matrix spans; an empty list stands for its default.
 struct MeasureAxes {
@@ -67,6 +74,11 @@ struct MeasureOptions : MeasuredRowsOptions {
   /// Error.
   std::function<void(const std::string&)> on_unsettled = nullptr;
 };
+
+/// Of rounds that spread too far: calls on_unsettled, or throws Error (Fault::Run) where there is
+/// none. `row`: what was run; `what`: "TTFT".
+void tell_unsettled(const std::string& row, const char* what, const Rounds& rounds,
+                    const MeasureOptions& options);
 
 /// Columns as kvcast's own measurement CSV has them: medians of the rounds and their spreads
 /// (Rounds::spread), with the forecasts of the hardware. What cannot run is a row with the reason

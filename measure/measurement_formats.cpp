@@ -570,8 +570,9 @@ MeasuredRow kernel_row(const MeasurementFields& f, const MeasurementDefaults& de
 constexpr const char* training_columns =
     "id model hardware platform engine engine_version date method attention elementwise dtype "
     "weight_dtype activation_dtype gradient_dtype state_dtype batch seq_len micro_batches tp dp "
-    "sequence_parallel zero recompute step_s tokens_per_s_per_device step_spread peak_memory_bytes "
-    "distrusted source note";
+    "sequence_parallel zero recompute step_s tokens_per_s_per_device step_spread rounds "
+    "peak_memory_bytes predicted_step_s predicted_peak_memory_bytes step_relative_error distrusted "
+    "source note error";
 constexpr std::uint64_t most_devices = std::uint64_t{1} << 20;
 
 MeasuredRow training_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {
@@ -603,6 +604,10 @@ MeasuredRow training_row(const MeasurementFields& f, const MeasurementDefaults& 
   set(f, "state_dtype", parse_dtype, run.states);
   const auto some_dtype = [](const std::string& word) { return std::optional(parse_dtype(word)); };
   set(f, "gradient_dtype", some_dtype, run.gradients);
+  if (f.has("error")) {
+    row.unusable = f.text("error");
+    return row;
+  }
   const char* const rate = "tokens_per_s_per_device";
   const double tokens = static_cast<double>(row.size.batch) *
                         static_cast<double>(row.size.prompt_len) /

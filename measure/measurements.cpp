@@ -127,9 +127,13 @@ std::string key_of(const MeasuredRow& r) {
 
 /// The id to show for a row that has none in its file.
 std::string label_of(const MeasuredRow& r) {
-  return fmt::format("{} {} {} b{} p{} n{}", r.model.substr(r.model.rfind('/') + 1), r.method,
-                     attention_name(r.lowering.attention), r.size.batch, r.size.prompt_len,
-                     r.size.output_len);
+  const std::string what =
+      fmt::format("{} {} {} b{}", r.model.substr(r.model.rfind('/') + 1), r.method,
+                  attention_name(r.lowering.attention), r.size.batch);
+  if (r.training) {
+    return fmt::format("{} s{} {}", what, r.size.prompt_len, name(r.training->recompute));
+  }
+  return fmt::format("{} p{} n{}", what, r.size.prompt_len, r.size.output_len);
 }
 
 void check_times(const std::vector<MeasuredRow>& rows) {

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -25,6 +24,7 @@
 #include "model/base/quantity.h"
 #include "model/base/stopwatch.h"
 #include "model/execute/batch_order.h"
+#include "model/execute/machine_probe.h"
 #include "model/io/files/atomic_file.h"
 #include "model/io/tensors/safetensors.h"
 #include "model/io/weights/routed_tokens.h"
@@ -36,15 +36,6 @@ using execute::Generation;
 using execute::TokenId;
 using Tokens = std::vector<TokenId>;
 using Positions = std::vector<std::uint64_t>;
-
-/// Peak resident memory of this process, bytes; 0 where the system does not report it.
-std::uint64_t peak_resident_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;
-  }
-  return 0;
-}
 
 /// One sequence stands for itself, as the contract has it; a batch is a list.
 ordered_json one_or_list(const ordered_json& list) { return list.size() == 1 ? list[0] : list; }
@@ -147,7 +138,7 @@ ordered_json run_json(const RunOptions& o, const Checkpoint& checkpoint,
                  {"load_s", session.load_s()},
                  {"kv_cache_bytes", g.kv_cache_bytes},
                  {"weight_bytes", session.weight_bytes()},
-                 {"peak_memory_bytes", peak_resident_bytes()},
+                 {"peak_memory_bytes", static_cast<std::uint64_t>(execute::peak_resident_bytes())},
                  {"analytic_flops", g.analytic_flops},
                  {"analytic_bytes", g.analytic_bytes}};
   if (g.skipped.all_pairs > 0) {
@@ -206,7 +197,7 @@ std::string summary(const execute::Session& session, const Generation& g,
   return line +
          fmt::format("; loaded in {}, cache {}, peak memory {}", seconds(session.load_s()),
                      format_quantity(static_cast<double>(g.kv_cache_bytes), Dimension::Bytes),
-                     format_quantity(static_cast<double>(peak_resident_bytes()), Dimension::Bytes));
+                     format_quantity(execute::peak_resident_bytes(), Dimension::Bytes));
 }
 
 void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks* ranks) {

@@ -21,6 +21,7 @@ void run(const ValidateOptions& o, const Globals& globals) {
   if (o.quick || o.restart || o.force || o.threads != 0 || o.rounds != 0) {
     throw Error("--quick, --restart, --force, --rounds and --threads need --measure");
   }
+  if (o.train) throw Error("--train: needs --measure; rows of --measurements say what they are");
   validate_measurements(o, globals);
 }
 

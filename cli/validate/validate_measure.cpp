@@ -8,6 +8,7 @@
 #include "cli/validate/measured_ranks.h"
 #include "cli/validate/validate_parts.h"
 #include "measure/measure_matrix.h"
+#include "measure/training_matrix.h"
 #include "measure/validation_store.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
@@ -64,6 +65,43 @@ void check_flags(const ValidateOptions& o) {
   }
 }
 
+measure::TrainingAxes parse_training_axes(const ValidateOptions& o) {
+  measure::TrainingAxes axes;
+  axes.quick = o.quick;
+  if (!o.model.empty()) axes.models = reports::parse_words(o.model, "--model");
+  if (!o.method.empty()) axes.methods = reports::parse_method_words(o.method, "--method");
+  if (o.batch) axes.batch = reports::parse_numbers(*o.batch, "--batch");
+  if (!o.seq_len.empty()) axes.seq_len = reports::parse_numbers(o.seq_len, "--seq-len");
+  if (!o.recompute.empty()) {
+    for (const std::string& word : reports::parse_words(o.recompute, "--recompute")) {
+      axes.recompute.push_back(parse_recompute(word));
+    }
+  }
+  return axes;
+}
+
+/// Flags of the other matrix.
+void check_matrix_flags(const ValidateOptions& o) {
+  const auto refuse = [](const char* flag, bool given, const char* got, const char* expected) {
+    if (given) throw Error(flag, got, expected);
+  };
+  if (o.train) {
+    for (const auto& [flag, given] : {std::pair{"--prompt-len", o.prompt_len.has_value()},
+                                      {"--output-len", o.output_len.has_value()},
+                                      {"--attention", !o.attention.empty()},
+                                      {"--arithmetic", !o.arithmetic.empty()},
+                                      {"--cache-dtype", !o.cache_dtype.empty()},
+                                      {"--rank-hardware", !o.rank_hardware.empty()}}) {
+      refuse(flag, given, "steps of training", "--batch, --seq-len and --recompute");
+    }
+  } else {
+    for (const auto& [flag, given] :
+         {std::pair{"--seq-len", !o.seq_len.empty()}, {"--recompute", !o.recompute.empty()}}) {
+      refuse(flag, given, "a matrix of requests", "--train");
+    }
+  }
+}
+
 /// Forecasts hold for the number of threads of the calibration.
 void warn_of_threads(int threads, const std::string& hardware, const Globals& globals) {
   const auto calibrated = calibrated_with(globals.catalog(), hardware).threads;
@@ -109,12 +147,14 @@ void write_store(const std::filesystem::path& file, measure::Validation v,
 
 void validate_measure(const ValidateOptions& o, const Globals& globals) {
   check_flags(o);
+  check_matrix_flags(o);
   const Catalog catalog = globals.catalog();
   measure::MeasureOptions options;
   options.csv = o.csv;
   options.hardware = roofline::load_hardware(catalog, o.hardware);
   options.restart = o.restart;
   MeasureAxes axes = parse_axes(o);
+  const measure::TrainingAxes training_axes = parse_training_axes(o);
   std::optional<RankHardware> rank_hardware;
   if (!o.rank_hardware.empty()) {
     rank_hardware = read_rank_hardware(catalog, o.rank_hardware);
@@ -135,12 +175,19 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   }
   const measure::DeviceChoice devices{"", o.hardware, o.rank_hardware};
   measure::validate({}, catalog, devices);  // refuses two devices of one name
-  const auto points = measure::measure_matrix(axes, catalog);
-  check_rank_points(points, rank_hardware ? &*rank_hardware : nullptr);
+  std::function<measure::MeasuredRows()> measure_all;
+  if (o.train) {
+    measure_all = [&, steps = measure::training_matrix(training_axes, catalog)] {
+      return measure::measure_training(steps, catalog, options);
+    };
+  } else {
+    const auto points = measure::measure_matrix(axes, catalog);
+    check_rank_points(points, rank_hardware ? &*rank_hardware : nullptr);
+    measure_all = [&, points] { return measure::measure(points, catalog, options); };
+  }
   options.threads = execute::use_threads(o.threads);
   warn_of_threads(options.threads, o.hardware, globals);
-  const measure::MeasuredRows result = run_measured_rows(
-      globals, options, [&] { return measure::measure(points, catalog, options); });
+  const measure::MeasuredRows result = run_measured_rows(globals, options, measure_all);
   for (const std::string& row : unsettled) globals.warn(row);
 
   const auto measurements = measure::read_measurements(o.csv);
@@ -148,15 +195,23 @@ void validate_measure(const ValidateOptions& o, const Globals& globals) {
   write_validation_files(v, "", o.plot);
   write_store(store, v, one_store ? "" : options.hardware.name, o, globals);
   if (rank_hardware) write_store(rank_store, v, rank_hardware->hardware.name, o, globals);
+  measure::ErrorSummary memory;
+  if (o.train) memory = measure::summarize(measure::peak_memory_errors(o.csv));
   if (o.json) {
     nlohmann::ordered_json j{
         {"csv", o.csv}, {"store", store.string()}, {"rows_resumed", result.rows_resumed}};
     if (!rank_store.empty()) j["rank_store"] = rank_store.string();
+    if (o.train)
+      j["peak_memory"] = {{"rows", memory.rows}, {"mape", memory.mape}, {"worst", memory.worst}};
     j.update(validation_json(v));
     print_json(j);
     return;
   }
   print_text(validation_text(v));
+  if (memory.rows > 0) {
+    print_text(fmt::format("\npeak memory of {} rows: {:.1f} % off, at worst {:.1f} %\n",
+                           memory.rows, 100 * memory.mape, 100 * memory.worst));
+  }
 }
 
 }  // namespace kvcast::cli

@@ -115,6 +115,9 @@ void ValidateOptions::add_to(Command c) {
   c.add("--measure", measure,
         "measure on this machine: a matrix of models (random weights), methods, kernels and "
         "sizes");
+  c.add("--train", train, "--measure: steps of training, in fp32, in the place of requests");
+  c.add("--seq-len LIST", seq_len, "--train: tokens of a sequence");
+  c.add("--recompute LIST", recompute, "--train: none, selective, full");
   c.add("--quick", quick, "--measure: a small matrix");
   c.add("--restart", restart,
         "--measure: discard FILE.partial of an interrupted run and start again");

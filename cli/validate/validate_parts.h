@@ -38,8 +38,11 @@ struct ValidateOptions {
   std::string csv;
   std::string plot;
   int threads = 0;
-  unsigned rounds = 0;  ///< 0: as many as MeasureOptions has
+  unsigned rounds = 0;    ///< 0: as many as MeasureOptions has
+  std::string seq_len;    ///< --measure --train; empty: the matrix's
+  std::string recompute;  ///< the same
   bool measure = false;
+  bool train = false;
   bool quick = false;
   bool restart = false;
   bool force = false;

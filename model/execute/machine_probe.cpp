@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <ctime>
+#include <fstream>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include <omp.h>
@@ -194,6 +197,31 @@ double machine_memory_bytes() {
     throw Error("this machine: the system does not say how much memory it has", Fault::Run);
   }
   return static_cast<double>(pages) * static_cast<double>(page_bytes);
+}
+
+namespace {
+
+/// Of /proc/self/status, bytes.
+std::optional<double> own_status(std::string_view key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(key)) return 1024 * std::stod(line.substr(key.size()));
+  }
+  return {};
+}
+
+}  // namespace
+
+double peak_resident_bytes() { return own_status("VmHWM:").value_or(0); }
+
+std::optional<double> restart_peak_memory() {
+  std::ofstream("/proc/self/clear_refs") << 5;
+  const std::optional<double> now = own_status("VmRSS:");
+  const double peak = peak_resident_bytes();
+  // Where the peak cannot be forgotten it may be far above.
+  constexpr double most = 1.05;
+  if (!now || peak > most * *now) return {};
+  return now;
 }
 
 int use_threads(int threads) {

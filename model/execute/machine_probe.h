@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -33,6 +34,12 @@ std::vector<std::vector<double>> measure_weight_reads(DType dtype, Arithmetic ar
 
 /// Physical memory, bytes.
 double machine_memory_bytes();
+
+/// Peak resident memory of this process, bytes; 0 where the system does not report it.
+double peak_resident_bytes();
+/// From now on that is the peak from now on. Returns what is resident now; none where the system
+/// cannot.
+std::optional<double> restart_peak_memory();
 
 /// OpenMP's threads from now on; 0 leaves them as they are. Returns how many there are.
 int use_threads(int threads);

@@ -51,6 +51,35 @@ TEST_CASE("estimate --train: the breakdown's rows are the step") {
   CHECK(sum == near(j["step_s"].get<double>()));
 }
 
+TEST_CASE("validate --measure --train: steps that ran, beside what estimate --train says") {
+  const TestFolder folder;
+  const std::string csv = folder.file("steps.csv");
+  const std::string model = KVCAST_SOURCE_DIR "/tests/oracle/llama_mha";
+  const json j = run_json(
+      "validate --quiet --measure --train --force --rounds 2 --threads 1 --model " + model +
+      " --batch 2 --seq-len 8 --recompute none,full --hardware x86-server-cpu "
+      "--csv '" +
+      csv + "' --json");
+  REQUIRE(j["rows"].size() == 2);
+  const CsvTable table = CsvTable::read(csv);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const json said = run_json("estimate --quiet --train --model " + model +
+                               " --hardware x86-server-cpu --dtype fp32 --batch 2 --seq-len 8 "
+                               "--recompute " +
+                               table[i].text("recompute") + " --json");
+    CHECK(table[i].number("predicted_step_s") == said["step_s"].get<double>());
+    CHECK(table[i].number("predicted_peak_memory_bytes") ==
+          said["peak_memory_bytes"].get<double>());
+    CHECK(j["rows"][i]["predicted"] == said["step_s"]);
+    CHECK(table[i].number("step_s") > 0);
+    CHECK(table[i].number("rounds") == 2);
+  }
+  CHECK(table[0].text("recompute") == "none");
+  CHECK(table[1].text("recompute") == "full");
+  // Where the system can forget a peak, both rows have one.
+  CHECK(j["peak_memory"]["rows"].get<int>() % 2 == 0);
+}
+
 TEST_CASE("model show --graph: a pass of training, there and back, like layers drawn once") {
   const TestFolder folder;
   const std::string dot = folder.file("train.dot");
