@@ -245,6 +245,28 @@ void run_gradient(const Call& call, const ElementwiseGradient& op) {
   });
 }
 
+void run_gradient(const Call& call, const CausalConvWeightGradient& /*op*/) {
+  const std::size_t features = call.output.shape[0];
+  const std::size_t kernel = call.output.shape[2];
+  const std::size_t tokens = call.inputs[0].shape[1];
+  const bool goes_on = call.inputs.size() > 2;
+  const Floats sums = allocate_floats(features);
+  for (std::size_t j = 0; j < kernel; ++j) {
+    const std::size_t back = kernel - 1 - j;
+    sum_over_rows(call.inputs[0].rows(), features, false, sums.get(),
+                  [&](std::size_t r, std::size_t first, float* sum, std::size_t n) {
+                    if (r % tokens < back) return;
+                    add_normed_row(call.inputs[0].data + r * features + first,
+                                   call.inputs[1].data + (r - back) * features + first, 0, 1, sum,
+                                   n);
+                  });
+    for (std::size_t c = 0; c < features; ++c) {
+      float& out = call.output.data[c * kernel + j];
+      out = goes_on ? out + sums[c] : sums[c];
+    }
+  }
+}
+
 void run_gradient(const Call& call, const GatedActivationGradient& op) {
   const GatedActivation& f = op.forward;
   for_runs(call.output.shape.elements(), [&](std::size_t first, std::size_t n) {

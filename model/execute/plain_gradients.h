@@ -193,6 +193,22 @@ class PlainLoops : public PlainForward<N> {
     }
   }
 
+  void operator()(const CausalConvWeightGradient&) {
+    const std::size_t features = out_shape()[0];
+    const std::size_t kernel = out_shape()[2];
+    const std::size_t tokens = in_shape(0)[1];
+    for (std::size_t w = 0; w < out_shape().elements(); ++w) {
+      const std::size_t c = w / kernel;
+      Real sum = so_far(2, w);
+      for (std::size_t r = 0; r < call.inputs[0].rows(); ++r) {
+        const std::size_t back = kernel - 1 - w % kernel;
+        const Real x = r % tokens >= back ? in_[1]((r - back) * features + c) : Real{0};
+        sum += in_[0](r * features + c) * x;
+      }
+      out_(w, sum);
+    }
+  }
+
   void operator()(const GatedActivationGradient& op) {
     const Function f = op.forward.function;
     for (std::size_t i = 0; i < out_shape().elements(); ++i) {

@@ -613,20 +613,23 @@ template <typename X>
 void run_shared(X& x, const CausalConv& op) {
   const std::size_t tokens = x.out_shape()[1];
   const std::size_t features = x.out_shape()[2];
-  const std::size_t earlier = x.in_shape(0)[1] - tokens;
+  const std::size_t all = x.in_shape(0)[1];
+  const std::size_t earlier = all - tokens;
   std::vector<std::size_t> rows;  // in a step, of the tokens' own inputs
   if (x.call.step != nullptr) rows = x.call.step->new_rows(op.kernel - 1);
   x.each(x.out_shape()[0] * tokens, x.out_shape().elements() * op.kernel, [&](std::size_t r) {
     const std::size_t b = r / tokens;
     // Of the rows under the taps.
     const std::size_t end = 1 + (rows.empty() ? earlier + r % tokens : rows[r]);
+    const std::size_t first = op.transposed ? r % tokens : end - op.kernel;
     for (std::size_t c = 0; c < features; ++c) {
       typename X::Number sum{0};
       for (std::size_t j = 0; j < op.kernel; ++j) {
-        const bool is_there = end + j >= op.kernel;
-        const auto row =
-            is_there ? x.value(0, b, (end + j - op.kernel) * features + c) : typename X::Number{0};
-        sum += x.value(1, c, j) * row;
+        // Before the first row the difference is beyond the last one.
+        const std::size_t at = first + j;
+        const bool is_there = at < all;
+        const auto row = is_there ? x.value(0, b, at * features + c) : typename X::Number{0};
+        sum += x.value(1, c, op.transposed ? op.kernel - 1 - j : j) * row;
       }
       if (x.call.inputs.size() > 2) sum += x.value(2, c, 0);
       x.put(b, r % tokens * features + c, sum);

@@ -134,6 +134,19 @@ class Adjoint {
     }
   }
 
+  void operator()(const CausalConv& op) {
+    if (back_.info(in(0)).shape != back_.info(node_.outputs[0]).shape) {
+      refuse(node_, "a convolution that begins behind earlier tokens");
+    }
+    CausalConv back = op;
+    back.transposed = true;
+    if (active(0)) back_.contribute(in(0), add(back, "input_gradient", {g_, value(1)}, in(0)));
+    if (active(1)) {
+      back_.accumulate(in(1), CausalConvWeightGradient{}, "weight_gradient", {g_, value(0)});
+    }
+    if (has(2) && active(2)) sum_into(2, g_);
+  }
+
   void operator()(const JoinHeads& op) {
     const std::uint64_t first = back_.info(in(0)).shape.back().constant() / op.num_heads;
     if (active(0)) {

@@ -653,11 +653,13 @@ struct Conv1d {
 /// Convolution of each feature over time, behind what the cache holds of earlier tokens:
 /// y[b,t,c] = Σ_j W[c,0,j]·x[b, t + rows - tokens - kernel + 1 + j, c], rows before the first are
 /// 0. Inputs: x [batch, rows, C], of which the last `tokens` rows are of this pass, W [C, 1,
-/// kernel], optionally bias [C]; output [batch, tokens, C].  Work: 2·kernel FLOPs an element (taps
-/// on rows that are not there count) and 1 for the bias.
+/// kernel], optionally bias [C]; output [batch, tokens, C]. `transposed` goes back in time, over as
+/// many rows: y[b,t,c] = Σ_j W[c,0,j]·x[b, t + kernel - 1 - j, c], rows after the last are 0.
+/// Work: 2·kernel FLOPs an element (taps on rows that are not there count) and 1 for the bias.
 struct CausalConv {
   static constexpr OpTraits traits{"causal_conv", RateClass::Vector};
   std::uint64_t kernel = 4;
+  bool transposed = false;
   bool operator==(const CausalConv&) const = default;
 };
 

@@ -172,6 +172,13 @@ struct RouteGradient {
   bool operator==(const RouteGradient&) const = default;
 };
 
+/// The gradient of a CausalConv's W: W̄[c,0,j] = Σ_{b,t} g[b,t,c]·x[b, t - kernel + 1 + j, c]; that
+/// of x is a transposed CausalConv.  Inputs: g and x [batch, tokens, C], so far; output [C, 1,
+/// kernel].  Work: 2·kernel FLOPs an element of g (taps on rows that are not there count).
+struct CausalConvWeightGradient {
+  static constexpr OpTraits traits{"causal_conv_weight_gradient", RateClass::Vector};
+};
+
 /// The gradient of sinks [H], -Σ p_sink·δ over the rows, δ = Σ g∘p = Σ g∘o.
 /// Inputs: of a Softmax the probabilities p [batch, H, queries, keys] and g; of a TiledAttention g
 /// and o [batch, queries, H·vd], l as in its gradient, and the sinks; so far.

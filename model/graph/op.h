@@ -23,8 +23,8 @@ using Op = std::variant<
     SumHeads, SpreadMean, TransposedValues, TiledAttentionGradient, ElementwiseGradient,
     GatedActivationGradient, SoftmaxGradient, RmsNormGradient, LayerNormGradient,
     NormWeightGradient, ExpertInputGradient, ExpertWeightGradient, ExpertBiasGradient,
-    CombineExpertsGradient, RouteGradient, SinkGradient, SplitHeads, PlaceFeatures, ScatterAdd,
-    CrossEntropy, MeanAbsoluteError, SumOfSquares, ClipFactor, AdamW>;
+    CombineExpertsGradient, RouteGradient, CausalConvWeightGradient, SinkGradient, SplitHeads,
+    PlaceFeatures, ScatterAdd, CrossEntropy, MeanAbsoluteError, SumOfSquares, ClipFactor, AdamW>;
 
 /// "linear", "tiled_attention", ...; an element-wise operator has its function's name.
 std::string_view name(const Op& op);

@@ -387,6 +387,9 @@ class OpWork {
     write(w, output().elements());
     return w;
   }
+  Work operator()(const CausalConvWeightGradient&) const {
+    return traffic(2 * output().shape.back() * input(0).elements());
+  }
   Work operator()(const SinkGradient& op) const {
     if (op.of_probabilities) return traffic(3 * input(0).elements() + 3 * input(0).rows());
     return traffic(2 * input(1).elements() + 4 * input(2).elements());

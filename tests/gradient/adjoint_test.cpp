@@ -110,6 +110,13 @@ TEST_CASE("adjoint: rows of a table are added up where ids repeat") {
   c.check();
 }
 
+TEST_CASE("adjoint: convolutions over time, of sequences longer and shorter than the kernel") {
+  for (const std::uint64_t tokens : {2U, 7U}) {
+    check_operator(CausalConv{4}, {{2, tokens, 3}, {3, 1, 4}}, {2, tokens, 3});
+    check_operator(CausalConv{4}, {{2, tokens, 3}, {3, 1, 4}, {3}}, {2, tokens, 3});
+  }
+}
+
 TEST_CASE("adjoint: a table that is also the head's weight has one gradient") {
   Case c;
   const TensorId table = c.weight("table", {5, 4});

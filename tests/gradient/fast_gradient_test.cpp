@@ -223,6 +223,13 @@ TEST_CASE("fast gradients: a clamped gate") {
         {{2, 30, 130}, {2, 30, 130}});
 }
 
+TEST_CASE("fast gradients: convolutions over time") {
+  const Shape x{2, 150, 70};
+  check(CausalConv{4, true}, {x, {70, 1, 4}}, {x});
+  check(CausalConvWeightGradient{}, {x, x}, {{70, 1, 4}});
+  check(CausalConvWeightGradient{}, {x, x, {70, 1, 4}}, {{70, 1, 4}}, {{0, 2}});
+}
+
 TEST_CASE("fast gradients: norms and softmax") {
   const Shape x{2, 150, 96};
   check(SoftmaxGradient{}, {{2, 3, 70, 90}, {2, 3, 70, 90}}, {{2, 3, 70, 90}});

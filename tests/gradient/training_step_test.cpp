@@ -150,7 +150,8 @@ constexpr const char* models[] = {"llama_gqa_llama3_rope",
                                   "opt",
                                   "gpt_neox",
                                   "cohere",
-                                  "openelm"};
+                                  "openelm",
+                                  "lfm2"};
 
 TEST_CASE("training step: fast kernels give the gradients of fp64, and on any number of threads") {
   for (const std::string name : models) {

@@ -10,6 +10,7 @@ difference of keys and values: gradients of the auxiliary model and of the linea
 Usage: make_gradients.py [NAME ...]      (none: all cases)
 """
 
+import contextlib
 import json
 import pathlib
 import sys
@@ -21,14 +22,36 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
-CASES = """cohere_qk_norm deepseek_v3 exaone4 falcon_7b gemma2 glm4_moe gpt2 gpt_neox gpt_oss granite
-granitemoe llama_biases llama_gqa_llama3_rope minicpm3 mixtral nemotron olmo2 olmoe opt phi
-phi3_longrope qwen3 qwen3_moe stablelm""".split()
+CASES = """cohere_qk_norm deepseek_v3 exaone4 falcon_7b gemma2 glm4_moe gpt2 gpt_neox gpt_oss
+granite granitemoe lfm2 lfm2_moe llama_biases llama_gqa_llama3_rope minicpm3 mixtral nemotron olmo2
+olmoe opt phi phi3_longrope qwen3 qwen3_moe stablelm""".split()
 STEPPED = ["gpt2", "llama_gqa_llama3_rope"]
 Z = 1e-3
 CONSISTENCY = 0.5
 # Steps of AdamW: rate, decay (not of vectors), clipping norm.
 RATE, DECAY, CLIP, STEPS = 1e-2, 0.1, 0.5, 5
+
+
+@contextlib.contextmanager
+def float64_throughout():
+    """transformers normalises, mixes states and takes softmaxes in fp32: here in float64."""
+    to, as_float, softmax = torch.Tensor.to, torch.Tensor.float, torch.nn.functional.softmax
+
+    def kept_wide(x, *args, **kwargs):
+        narrows = any(a is torch.float32 for a in (*args, *kwargs.values()))
+        return x if narrows and x.dtype == torch.float64 else to(x, *args, **kwargs)
+
+    def wide_softmax(x, *args, dtype=None, **kwargs):
+        return softmax(x, *args, **kwargs)
+
+    torch.Tensor.to = kept_wide
+    torch.Tensor.float = lambda x: kept_wide(x, torch.float32)
+    torch.nn.functional.softmax = wide_softmax
+    try:
+        yield
+    finally:
+        torch.Tensor.to, torch.Tensor.float = to, as_float
+        torch.nn.functional.softmax = softmax
 
 
 def cross_entropy(logits, targets):
@@ -52,7 +75,8 @@ def stored_gradients(folder, model):
             model.to(torch.float32).save_pretrained(scratch)
             saved = load_file(pathlib.Path(scratch) / "model.safetensors")
         # A router's correction is moved by other rules than gradients.
-        return {n: saved[n] for n in stored if n in saved and "correction" not in n}
+        corrections = ("correction", "expert_bias")
+        return {n: saved[n] for n in stored if n in saved and not any(c in n for c in corrections)}
     by_name = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     found = {}
     for name in stored:
@@ -72,8 +96,12 @@ def write(name):
         experts_implementation="eager",
     )
     model = load()
-    loss = loss_of(model, prompts)
-    loss.backward()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding):
+            module.padding_idx = None  # its row would get no gradient
+    with float64_throughout():
+        loss = loss_of(model, prompts)
+        loss.backward()
     tensors = stored_gradients(folder, model)
     tensors["loss"] = torch.tensor([loss.item()], dtype=torch.float64)
     if name in STEPPED:
