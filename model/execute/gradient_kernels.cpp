@@ -239,10 +239,29 @@ void run_gradient(const Call& call, const TransposedValues& op) {
 }
 
 void run_gradient(const Call& call, const ElementwiseGradient& op) {
+  if (op.function == Function::Xielu) {
+    const float above = softplus(call.inputs[2].data[0]);
+    const float below = 0.5F + softplus(call.inputs[3].data[0]);
+    return for_runs(call.output.shape.elements(), [&](std::size_t first, std::size_t n) {
+      xielu_gradient_row(above, below, call.inputs[0].data + first, call.inputs[1].data + first,
+                         call.output.data + first, n);
+    });
+  }
   for_runs(call.output.shape.elements(), [&](std::size_t first, std::size_t n) {
     gradient_row(op.function, static_cast<float>(op.parameter), call.inputs[0].data + first,
                  call.inputs[1].data + first, call.output.data + first, n);
   });
+}
+
+void run_gradient(const Call& call, const XieluWeightGradient& op) {
+  const double sum =
+      sum_of_runs(call.inputs[0].shape.elements(), [&](std::size_t first, std::size_t n) {
+        return xielu_weight_gradient_row(op.of_negative, call.inputs[0].data + first,
+                                         call.inputs[1].data + first, n);
+      });
+  const double slope = 1 / (1 + std::exp(-static_cast<double>(call.inputs[2].data[0])));
+  const double before = call.inputs.size() > 3 ? call.inputs[3].data[0] : 0;
+  call.output.data[0] = static_cast<float>(before + slope * sum);
 }
 
 void run_gradient(const Call& call, const CausalConvWeightGradient& /*op*/) {

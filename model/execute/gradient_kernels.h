@@ -13,6 +13,7 @@ void run_gradient(const Call& call, const SpreadMean& op);
 void run_gradient(const Call& call, const TransposedValues& op);
 void run_gradient(const Call& call, const TiledAttentionGradient& op);  // tiled_gradient.cpp
 void run_gradient(const Call& call, const ElementwiseGradient& op);
+void run_gradient(const Call& call, const XieluWeightGradient& op);
 void run_gradient(const Call& call, const CausalConvWeightGradient& op);
 void run_gradient(const Call& call, const GatedActivationGradient& op);
 void run_gradient(const Call& call, const SoftmaxGradient& op);

@@ -188,9 +188,20 @@ class PlainLoops : public PlainForward<N> {
   }
 
   void operator()(const ElementwiseGradient& op) {
+    if (op.function == Function::Xielu) return xielu_gradient();
     for (std::size_t i = 0; i < out_shape().elements(); ++i) {
       out_(i, activation_gradient(op.function, op.parameter, in_[0](i), in_[1](i)));
     }
+  }
+
+  void operator()(const XieluWeightGradient& op) {
+    Real sum;
+    for (std::size_t i = 0; i < in_shape(0).elements(); ++i) {
+      const Real x = in_[1](i);
+      const Real side = op.of_negative ? minimum(x, {0}) : maximum(x, {0});
+      sum += in_[0](i) * (op.of_negative ? exponential(side) - Real{1} - side : side * side);
+    }
+    out_(0, so_far(3, 0) + activation(Function::Sigmoid, in_[2](0)) * sum);
   }
 
   void operator()(const CausalConvWeightGradient&) {
@@ -419,6 +430,18 @@ class PlainLoops : public PlainForward<N> {
   }
   static void write(const std::vector<Real>& numbers, Writer<N>& to) {
     for (std::size_t i = 0; i < numbers.size(); ++i) to(i, numbers[i]);
+  }
+
+  void xielu_gradient() {
+    const Real half = Real{0.5F};
+    const Real above = Real{2} * softplus(in_[2](0));
+    const Real below = half + softplus(in_[3](0));
+    for (std::size_t i = 0; i < out_shape().elements(); ++i) {
+      const Real x = in_[0](i);
+      const Real high = maximum(x, {0});
+      const Real low = minimum(x, {0});
+      out_(i, in_[1](i) * (half + above * high + below * (exponential(low) - Real{1})));
+    }
   }
 
   /// Of g·sigmoid(alpha·g)·(u + 1); numbers beyond the limit have no gradient.

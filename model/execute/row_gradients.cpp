@@ -86,6 +86,27 @@ KVCAST_VECTOR_CLONES void gradient_row(Function function, float parameter, const
   }
 }
 
+KVCAST_VECTOR_CLONES void xielu_gradient_row(float above, float below, const float* x,
+                                             const float* g, float* out, std::size_t n) {
+  each(x, g, out, n, [=](float v) {
+    const float high = v > 0 ? v : 0.0F;
+    const float low = v < 0 ? v : 0.0F;
+    return 0.5F + 2.0F * above * high + below * (vector_exp(low) - 1.0F);
+  });
+}
+
+KVCAST_VECTOR_CLONES float xielu_weight_gradient_row(bool of_negative, const float* g,
+                                                     const float* x, std::size_t n) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::size_t i = 0; i < n; ++i) {
+    const float high = x[i] > 0 ? x[i] : 0.0F;
+    const float low = x[i] < 0 ? x[i] : 0.0F;
+    sum += g[i] * (of_negative ? vector_exp(low) - 1.0F - low : high * high);
+  }
+  return sum;
+}
+
 KVCAST_VECTOR_CLONES void clamped_gate_gradient_row(float limit, float alpha, const float* gate,
                                                     const float* up, const float* g, float* of_gate,
                                                     float* of_up, std::size_t n) {

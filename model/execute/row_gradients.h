@@ -17,6 +17,11 @@ void gated_gradient_row(Function function, const float* gate, const float* up, c
 /// The same of clamped_gate_row.
 void clamped_gate_gradient_row(float limit, float alpha, const float* gate, const float* up,
                                const float* g, float* of_gate, float* of_up, std::size_t n);
+/// out = g∘(1/2 + 2·above·max(x, 0) + below·(exp(m) - 1)), m = min(x, 0)
+void xielu_gradient_row(float above, float below, const float* x, const float* g, float* out,
+                        std::size_t n);
+/// Σ g∘max(x, 0)² or, `of_negative`, Σ g∘(exp(m) - 1 - m).
+float xielu_weight_gradient_row(bool of_negative, const float* g, const float* x, std::size_t n);
 /// out = p∘(g - Σ g∘p)
 void softmax_gradient_row(const float* p, const float* g, float* out, std::size_t n);
 /// out = root·(u - x̂·mean(u∘x̂)), x̂ = x·root, u = g∘(unit + w); a null w is 1.

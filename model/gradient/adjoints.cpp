@@ -181,7 +181,17 @@ class Adjoint {
 
   void operator()(const Elementwise& op) {
     switch (op.function) {
-      case Function::Xielu: refuse(node_, "xIELU");
+      case Function::Xielu:
+        if (active(0)) {
+          back_.contribute(in(0), add(ElementwiseGradient{op.function}, "gradient",
+                                      {value(0), g_, value(1), value(2)}, in(0)));
+        }
+        for (const std::size_t i : {1U, 2U}) {
+          if (!active(i)) continue;
+          back_.accumulate(in(i), XieluWeightGradient{i == 2}, "weight_gradient",
+                           {g_, value(0), value(i)});
+        }
+        return;
       case Function::Copy: return back_.contribute(in(0), copied(g_, in(0)));
       case Function::OnePlus: return back_.contribute(in(0), g_);
       case Function::Scale: return back_.contribute(in(0), add(op, "gradient", {g_}, in(0)));

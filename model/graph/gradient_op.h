@@ -73,8 +73,8 @@ struct TiledAttentionGradient {
 };
 
 /// x̄ = f'·g of a function of one operand.  Inputs: what was saved, y for InverseRoot, SoftCap, Relu
-/// and Sigmoid, otherwise x; and g. Output: x̄, in the shape of x.
-/// Work: see gradient_flops_per_element().
+/// and Sigmoid, otherwise x; g; and Xielu's a and b. Output: x̄, in the shape of x.
+/// Work: see gradient_flops_per_element(); 8 more for Xielu.
 struct ElementwiseGradient {
   static constexpr OpTraits traits{"elementwise_gradient", RateClass::Vector};
   Function function = Function::Copy;
@@ -85,6 +85,15 @@ struct ElementwiseGradient {
 bool saves_result(Function function);
 /// Of ElementwiseGradient. Functions without one, such as Add, assert.
 std::uint64_t gradient_flops_per_element(Function function);
+
+/// The gradient of one of Xielu's weights: ā = σ(a)·Σ g·max(x, 0)² or, `of_negative`,
+/// b̄ = σ(b)·Σ g·(exp(m) - 1 - m), m = min(x, 0).  Inputs: g, x, the weight [1], so far; output [1].
+/// Work: 4 FLOPs an element, or 6, and 6.
+struct XieluWeightGradient {
+  static constexpr OpTraits traits{"xielu_weight_gradient", RateClass::Vector};
+  bool of_negative = false;
+  bool operator==(const XieluWeightGradient&) const = default;
+};
 
 /// ā = g∘c∘f'(a), c̄ = g∘f(a) of y = f(a)·c.  Inputs: a, c, g; outputs: ā, c̄.
 /// Work per element: that of f and of its gradient, and 2; 20 with a limit. No cutoff.

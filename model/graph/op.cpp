@@ -32,7 +32,7 @@ constexpr FunctionTraits functions[] = {
     {Function::SquaredRelu, "squared_relu", 2, 3},
     {Function::Sigmoid, "sigmoid", 4, 3, true},
     {Function::Clamp, "clamp", 2, 2},
-    {Function::Xielu, "xielu", 11},
+    {Function::Xielu, "xielu", 11, 9},
 };
 
 const FunctionTraits& traits_of(Function function) {

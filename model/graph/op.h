@@ -21,10 +21,11 @@ using Op = std::variant<
     DropTokens, MissingTokens, TokenRows, TokenStates, StoreStates, TokenMask, FirstSeen, Conv1d,
     CausalConv, StateScan, RelativePositionBias, AlibiBias, CausalMask, WeightGradient, SumRepeats,
     SumHeads, SpreadMean, TransposedValues, TiledAttentionGradient, ElementwiseGradient,
-    GatedActivationGradient, SoftmaxGradient, RmsNormGradient, LayerNormGradient,
-    NormWeightGradient, ExpertInputGradient, ExpertWeightGradient, ExpertBiasGradient,
-    CombineExpertsGradient, RouteGradient, CausalConvWeightGradient, SinkGradient, SplitHeads,
-    PlaceFeatures, ScatterAdd, CrossEntropy, MeanAbsoluteError, SumOfSquares, ClipFactor, AdamW>;
+    XieluWeightGradient, GatedActivationGradient, SoftmaxGradient, RmsNormGradient,
+    LayerNormGradient, NormWeightGradient, ExpertInputGradient, ExpertWeightGradient,
+    ExpertBiasGradient, CombineExpertsGradient, RouteGradient, CausalConvWeightGradient,
+    SinkGradient, SplitHeads, PlaceFeatures, ScatterAdd, CrossEntropy, MeanAbsoluteError,
+    SumOfSquares, ClipFactor, AdamW>;
 
 /// "linear", "tiled_attention", ...; an element-wise operator has its function's name.
 std::string_view name(const Op& op);

@@ -329,7 +329,12 @@ class OpWork {
     return w;
   }
   Work operator()(const ElementwiseGradient& op) const {
-    return traffic(gradient_flops_per_element(op.function) * output().elements());
+    Work w = traffic(gradient_flops_per_element(op.function) * output().elements());
+    if (op.function == Function::Xielu) w.flops += 8;
+    return w;
+  }
+  Work operator()(const XieluWeightGradient& op) const {
+    return traffic((op.of_negative ? 6 : 4) * input(0).elements() + 6);
   }
   Work operator()(const GatedActivationGradient& op) const {
     const Function f = op.forward.function;

@@ -117,6 +117,10 @@ TEST_CASE("adjoint: convolutions over time, of sequences longer and shorter than
   }
 }
 
+TEST_CASE("adjoint: xIELU and its two weights") {
+  check_operator(Elementwise{Function::Xielu}, {{2, 3, 5}, {1}, {1}}, {2, 3, 5});
+}
+
 TEST_CASE("adjoint: a table that is also the head's weight has one gradient") {
   Case c;
   const TensorId table = c.weight("table", {5, 4});

@@ -223,6 +223,16 @@ TEST_CASE("fast gradients: a clamped gate") {
         {{2, 30, 130}, {2, 30, 130}});
 }
 
+TEST_CASE("fast gradients: xIELU") {
+  const Shape shape{2, 300, 70};
+  check(ElementwiseGradient{Function::Xielu}, {shape, shape, {1}, {1}}, {shape});
+  check(ElementwiseGradient{Function::Xielu}, {shape, shape, {1}, {1}}, {shape}, {{0, 0}});
+  for (const bool of_negative : {false, true}) {
+    check(XieluWeightGradient{of_negative}, {shape, shape, {1}}, {{1}});
+    check(XieluWeightGradient{of_negative}, {shape, shape, {1}, {1}}, {{1}}, {{0, 3}});
+  }
+}
+
 TEST_CASE("fast gradients: convolutions over time") {
   const Shape x{2, 150, 70};
   check(CausalConv{4, true}, {x, {70, 1, 4}}, {x});

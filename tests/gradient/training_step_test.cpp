@@ -151,6 +151,7 @@ constexpr const char* models[] = {"llama_gqa_llama3_rope",
                                   "gpt_neox",
                                   "cohere",
                                   "openelm",
+                                  "apertus",
                                   "lfm2"};
 
 TEST_CASE("training step: fast kernels give the gradients of fp64, and on any number of threads") {

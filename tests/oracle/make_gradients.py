@@ -22,9 +22,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
-CASES = """cohere_qk_norm deepseek_v3 exaone4 falcon_7b gemma2 glm4_moe gpt2 gpt_neox gpt_oss
-granite granitemoe lfm2 lfm2_moe llama_biases llama_gqa_llama3_rope minicpm3 mixtral nemotron olmo2
-olmoe opt phi phi3_longrope qwen3 qwen3_moe stablelm""".split()
+CASES = """apertus cohere_qk_norm deepseek_v3 exaone4 falcon_7b gemma2 glm4_moe gpt2 gpt_neox
+gpt_oss granite granitemoe lfm2 lfm2_moe llama_biases llama_gqa_llama3_rope minicpm3 mixtral
+nemotron olmo2 olmoe opt phi phi3_longrope qwen3 qwen3_moe stablelm""".split()
 STEPPED = ["gpt2", "llama_gqa_llama3_rope"]
 Z = 1e-3
 CONSISTENCY = 0.5
