@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -27,6 +28,7 @@
 #include "model/execute/counted_numbers.h"
 #include "model/execute/exchange.h"
 #include "model/execute/positions.h"
+#include "model/execute/row_loops.h"
 #include "model/execute/step_rows.h"
 #include "model/execute/token_places.h"
 #include "model/forward/state_space.h"
@@ -37,6 +39,16 @@ inline float number_of(float x) { return x; }
 inline float maximum(float a, float b) { return std::max(a, b); }
 inline float minimum(float a, float b) { return std::min(a, b); }
 inline float exponential(float x) { return std::exp(x); }
+template <typename N>
+Real<N> dot_row(const Real<N>* x, const Real<N>* y, std::size_t n) {
+  Real<N> sum;
+  for (std::size_t i = 0; i < n; ++i) sum += x[i] * y[i];
+  return sum;
+}
+template <typename N>
+void add_scaled_row(Real<N> factor, const Real<N>* x, Real<N>* y, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) y[i] += factor * x[i];
+}
 
 /// Which element of y goes with element i of x, see Elementwise.
 class Aligned {
@@ -759,8 +771,8 @@ class StateScanRun {
 
   /// A head's state before the pass.
   void read_state(const Part& p, std::size_t h, std::size_t size, Number* state) {
-    const std::size_t input = x_.call.inputs.size() - 1;
-    const bool continues = x_.in_shape(input)[1] > 0;
+    const std::size_t input = 6 + std::size_t{op_.delta} + std::size_t{op_.skips};
+    const bool continues = x_.call.inputs.size() > input && x_.in_shape(input)[1] > 0;
     const std::size_t first = (p.state_row * op_.num_heads + h) * size;
     for (std::size_t i = 0; i < size; ++i) {
       state[i] = continues ? x_.value(input, p.state_b, first + i) : Number{0};
@@ -896,6 +908,298 @@ class StateScanRun {
 template <typename X>
 void run_shared(X& x, const StateScan& op) {
   StateScanRun<X>(x, op).run();
+}
+
+/// One StateScanGradient.
+template <typename X>
+class StateScanBack {
+  using Number = typename X::Number;
+  using Numbers = std::vector<Number>;
+  static constexpr std::size_t block = StateScanGradient::block;
+
+ public:
+  StateScanBack(X& x, const StateScanGradient& op)
+      : x_(x),
+        op_(op.forward),
+        parts_(op.num_parts()),
+        batch_(x.in_shape(1)[0]),
+        tokens_(x.in_shape(1)[1]),
+        key_dim_(x.in_shape(1)[2] / op_.num_groups),
+        value_dim_(x.in_shape(3)[2] / op_.num_heads),
+        rows_(x.in_shape(6).rank() > 1 ? key_dim_ : 1),
+        size_(key_dim_ * value_dim_) {}
+
+  void run() {
+    decays_.resize(op_.num_heads * rows_);
+    for (std::size_t i = 0; i < decays_.size(); ++i) {
+      decays_[i] = exponential(x_.value(6, i / rows_, i % rows_));
+    }
+    const std::size_t units = batch_ * op_.num_groups * parts_;
+    // Made before the threads start: what they throw could not be caught.
+    sums_.resize(units * 2 * tokens_ * key_dim_);
+    work_.resize(units * work_numbers());
+    held_.resize(units * tokens_);
+    x_.each(units, 17 * tokens_ * op_.num_heads * size_, [&](std::size_t unit) { go_back(unit); });
+    x_.each(batch_ * tokens_ * op_.num_groups, sums_.size(), [&](std::size_t r) { sum_parts(r); });
+  }
+
+ private:
+  /// What one unit works on, one head after another.
+  struct Unit {
+    Number* of_q;    ///< [tokens, N], summed over its heads
+    Number* of_k;    ///< [tokens, N]
+    Number* starts;  ///< states before each block
+    Number* states;  ///< before a block's first token, and after each
+    Number* of_state;
+    Number* steps;    ///< of each token
+    Number* before;   ///< steps before softplus
+    Number* left;     ///< decays [tokens, rows]
+    Number* u;        ///< [tokens, P]
+    Number* missing;  ///< u/beta of a delta rule [tokens, P]
+    Number* q;        ///< of one token
+    Number* k;
+    Number* k_gradient;
+    Number* g;
+    Number* v;
+    Number* of_u;
+    Number* of_v;
+    Number* of_decay;    ///< [rows], of one head
+    std::uint8_t* held;  ///< a limit sets the step
+  };
+  std::size_t work_numbers() const {
+    return ((tokens_ + block - 1) / block + std::min(block, tokens_) + 2) * size_ +
+           tokens_ * (2 + rows_ + 2 * value_dim_) + 3 * key_dim_ + 4 * value_dim_ + rows_;
+  }
+  Unit unit_at(std::size_t i) {
+    Unit u{};
+    u.of_q = sums_.data() + i * 2 * tokens_ * key_dim_;
+    u.of_k = u.of_q + tokens_ * key_dim_;
+    u.held = held_.data() + i * tokens_;
+    Number* next = work_.data() + i * work_numbers();
+    const auto take = [&](std::size_t n) { return std::exchange(next, next + n); };
+    u.starts = take((tokens_ + block - 1) / block * size_);
+    u.states = take((std::min(block, tokens_) + 1) * size_);
+    u.of_state = take(size_);
+    u.steps = take(tokens_);
+    u.before = take(tokens_);
+    u.left = take(tokens_ * rows_);
+    u.u = take(tokens_ * value_dim_);
+    u.missing = take(tokens_ * value_dim_);
+    for (Number** const part : {&u.q, &u.k, &u.k_gradient}) *part = take(key_dim_);
+    for (Number** const part : {&u.g, &u.v, &u.of_u, &u.of_v}) *part = take(value_dim_);
+    u.of_decay = take(rows_);
+    return u;
+  }
+
+  void go_back(std::size_t i) {
+    const Unit u = unit_at(i);
+    const std::size_t group = i / parts_ % op_.num_groups;
+    const std::size_t heads = op_.num_heads / op_.num_groups;
+    const std::size_t part = i % parts_;
+    for (std::size_t h = part * heads / parts_; h < (part + 1) * heads / parts_; ++h) {
+      go_back(u, {i / parts_ / op_.num_groups, group, group * heads + h});
+    }
+  }
+
+  struct Place {
+    std::size_t b;
+    std::size_t group;
+    std::size_t head;
+  };
+  void load(std::size_t input, const Place& p, std::size_t at, std::size_t n, Number* to) {
+    for (std::size_t i = 0; i < n; ++i) to[i] = x_.value(input, p.b, at + i);
+  }
+  std::size_t at_head(const Place& p, std::size_t t) const { return t * op_.num_heads + p.head; }
+  void load_key(const Place& p, std::size_t t, Number* to) {
+    load(2, p, (t * op_.num_groups + p.group) * key_dim_, key_dim_, to);
+  }
+  void load_value(std::size_t input, const Place& p, std::size_t t, Number* to) {
+    load(input, p, at_head(p, t) * value_dim_, value_dim_, to);
+  }
+
+  void go_back(const Unit& u, const Place& p) {
+    take_steps(u, p);
+    scan(u, p);
+    std::fill_n(u.of_state, size_, Number{0});
+    std::fill_n(u.of_decay, rows_, Number{0});
+    Number of_skip{0};
+    for (std::size_t end = tokens_; end > 0;) {
+      const std::size_t first = (end - 1) / block * block;
+      std::copy_n(u.starts + first / block * size_, size_, u.states);
+      for (std::size_t t = first; t < end; ++t) {
+        load_key(p, t, u.k);
+        Number* const state = u.states + (t - first) * size_;
+        advance(u, t, state, state + size_);
+      }
+      while (end > first) {
+        --end;
+        pass_token(u, p, end, u.states + (end - first) * size_, of_skip);
+      }
+    }
+    for (std::size_t n = 0; n < rows_; ++n) x_.put(p.b, p.head * rows_ + n, u.of_decay[n], 4);
+    if (op_.skips) x_.put(p.b, p.head, of_skip, op_.delta ? 6 : 5);
+  }
+
+  void take_steps(const Unit& u, const Place& p) {
+    using N = decltype(number_of(Number{0}));
+    for (std::size_t t = 0; t < tokens_; ++t) {
+      u.before[t] = x_.value(4, p.b, at_head(p, t)) + x_.value(5, p.head, 0);
+      Number step = softplus(u.before[t]);
+      u.held[t] = number_of(step) < static_cast<N>(op_.min_step) ||
+                  number_of(step) > static_cast<N>(op_.max_step);
+      if (op_.min_step > 0) step = maximum(step, x_.constant(op_.min_step));
+      if (std::isfinite(op_.max_step)) step = minimum(step, x_.constant(op_.max_step));
+      u.steps[t] = step;
+      const Number minus_step = -step;
+      for (std::size_t n = 0; n < rows_; ++n) {
+        u.left[t * rows_ + n] = exponential(minus_step * decays_[p.head * rows_ + n]);
+      }
+    }
+  }
+
+  /// Over all tokens: what each adds to the state, and the states before the blocks.
+  void scan(const Unit& u, const Place& p) {
+    Number* const state = u.states;
+    std::fill_n(state, size_, Number{0});
+    for (std::size_t t = 0; t < tokens_; ++t) {
+      if (t % block == 0) std::copy_n(state, size_, u.starts + t / block * size_);
+      load_key(p, t, u.k);
+      load_value(3, p, t, u.v);
+      Number* const added = u.u + t * value_dim_;
+      Number* const missing = u.missing + t * value_dim_;
+      if (op_.delta) {
+        std::fill_n(missing, value_dim_, Number{0});
+        for (std::size_t n = 0; n < key_dim_; ++n) add_row(u.k[n], state + n * value_dim_, missing);
+        const Number left = u.left[t * rows_];
+        for (std::size_t i = 0; i < value_dim_; ++i) missing[i] = u.v[i] - left * missing[i];
+        const Number beta = x_.value(7, p.b, at_head(p, t));
+        for (std::size_t i = 0; i < value_dim_; ++i) added[i] = beta * missing[i];
+      } else {
+        for (std::size_t i = 0; i < value_dim_; ++i) added[i] = u.steps[t] * u.v[i];
+      }
+      advance(u, t, state, state);
+    }
+  }
+
+  /// The state after a token, whose key is loaded.
+  void advance(const Unit& u, std::size_t t, const Number* from, Number* to) {
+    const Number* const added = u.u + t * value_dim_;
+    for (std::size_t n = 0; n < key_dim_; ++n) {
+      const Number left = u.left[t * rows_ + (rows_ > 1 ? n : 0)];
+      const Number k = u.k[n];
+      for (std::size_t i = n * value_dim_; i < (n + 1) * value_dim_; ++i) {
+        to[i] = left * from[i] + k * added[i - n * value_dim_];
+      }
+    }
+  }
+
+  /// `state` is that before the token; the one after it follows.
+  void pass_token(const Unit& u, const Place& p, std::size_t t, const Number* state,
+                  Number& of_skip) {
+    const std::size_t dims = value_dim_;
+    const std::size_t head = at_head(p, t);
+    load(1, p, (t * op_.num_groups + p.group) * key_dim_, key_dim_, u.q);
+    load_key(p, t, u.k);
+    load_value(0, p, t, u.g);
+    load_value(3, p, t, u.v);
+    std::fill_n(u.of_u, dims, Number{0});
+    for (std::size_t n = 0; n < key_dim_; ++n) {
+      Number* const of_row = u.of_state + n * dims;
+      add_row(u.q[n], u.g, of_row);
+      u.of_q[t * key_dim_ + n] += dot(state + size_ + n * dims, u.g);
+      u.k_gradient[n] = dot(of_row, u.u + t * dims);
+      add_row(u.k[n], of_row, u.of_u);
+    }
+    const Number factor = op_.delta ? x_.value(7, p.b, head) : u.steps[t];
+    for (std::size_t i = 0; i < dims; ++i) u.of_v[i] = factor * u.of_u[i];
+    Number of_step{0};
+    if (op_.delta) {
+      x_.put(p.b, head, dot(u.of_u, u.missing + t * dims), 5);
+      for (std::size_t n = 0; n < key_dim_; ++n) {
+        const Number k = u.k[n];
+        Number* const of_row = u.of_state + n * dims;
+        for (std::size_t i = 0; i < dims; ++i) of_row[i] = of_row[i] - k * u.of_v[i];
+        u.k_gradient[n] = u.k_gradient[n] - u.left[t * rows_] * dot(state + n * dims, u.of_v);
+      }
+    } else {
+      of_step = dot(u.of_u, u.v);
+    }
+    for (std::size_t n = 0; n < key_dim_; ++n) u.of_k[t * key_dim_ + n] += u.k_gradient[n];
+    for (std::size_t row = 0; row < rows_; ++row) {
+      const std::size_t n = size_ / rows_;  // numbers that decay alike
+      const Number left = u.left[t * rows_ + row];
+      Number* const of_rows = u.of_state + row * n;
+      const Number of_left = dot(of_rows, state + row * n, n);
+      const Number slope = decays_[p.head * rows_ + row] * (left * of_left);
+      of_step = of_step - slope;
+      u.of_decay[row] = u.of_decay[row] - u.steps[t] * slope;
+      for (std::size_t i = 0; i < n; ++i) of_rows[i] = left * of_rows[i];
+    }
+    if (op_.skips) {
+      const Number skip = x_.value(op_.delta ? 8 : 7, p.head, 0);
+      for (std::size_t i = 0; i < dims; ++i) {
+        u.of_v[i] += skip * u.g[i];
+        of_skip += u.g[i] * u.v[i];
+      }
+    }
+    for (std::size_t i = 0; i < dims; ++i) x_.put(p.b, head * dims + i, u.of_v[i], 2);
+    const Number through = of_step * (Number{1} / (Number{1} + exponential(-u.before[t])));
+    x_.put(p.b, head, u.held[t] != 0 ? Number{0} : through, 3);
+  }
+
+  /// Of row r of q and k.
+  void sum_parts(std::size_t r) {
+    const std::size_t group = r % op_.num_groups;
+    const std::size_t t = r / op_.num_groups % tokens_;
+    const std::size_t b = r / op_.num_groups / tokens_;
+    const std::size_t first = (b * op_.num_groups + group) * parts_;
+    for (std::size_t n = 0; n < key_dim_; ++n) {
+      Number of_q{0};
+      Number of_k{0};
+      for (std::size_t part = first; part < first + parts_; ++part) {
+        const Number* const sums = sums_.data() + part * 2 * tokens_ * key_dim_ + t * key_dim_ + n;
+        of_q += sums[0];
+        of_k += sums[tokens_ * key_dim_];
+      }
+      const std::size_t at = (t * op_.num_groups + group) * key_dim_ + n;
+      x_.put(b, at, of_q);
+      x_.put(b, at, of_k, 1);
+    }
+  }
+
+  // A call costs more than a few numbers do.
+  static constexpr std::size_t few = 8;
+  Number dot(const Number* x, const Number* y) const { return dot(x, y, value_dim_); }
+  static Number dot(const Number* x, const Number* y, std::size_t n) {
+    if (n > few) return dot_row(x, y, n);
+    Number sum{0};
+    for (std::size_t i = 0; i < n; ++i) sum += x[i] * y[i];
+    return sum;
+  }
+  /// y += factor·x
+  void add_row(Number factor, const Number* x, Number* y) const {
+    if (value_dim_ > few) return add_scaled_row(factor, x, y, value_dim_);
+    for (std::size_t i = 0; i < value_dim_; ++i) y[i] += factor * x[i];
+  }
+
+  X& x_;
+  const StateScan& op_;
+  std::size_t parts_;
+  std::size_t batch_;
+  std::size_t tokens_;
+  std::size_t key_dim_;
+  std::size_t value_dim_;
+  std::size_t rows_;  ///< of a state that decay apart, or 1
+  std::size_t size_;  ///< of a state
+  Numbers decays_;    ///< e^A by head, or by head and row
+  Numbers sums_;      ///< of q̄ and k̄, by unit
+  Numbers work_;      ///< by unit
+  std::vector<std::uint8_t> held_;
+};
+
+template <typename X>
+void run_shared(X& x, const StateScanGradient& op) {
+  StateScanBack<X>(x, op).run();
 }
 
 template <typename X>

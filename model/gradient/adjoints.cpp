@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "model/base/error.h"
+#include "model/base/wide_dtype.h"
 
 namespace kvcast {
 namespace {
@@ -145,6 +146,38 @@ class Adjoint {
       back_.accumulate(in(1), CausalConvWeightGradient{}, "weight_gradient", {g_, value(0)});
     }
     if (has(2) && active(2)) sum_into(2, g_);
+  }
+
+  void operator()(const StateScan& op) {
+    const std::size_t operands = node_.inputs.size() - 1;  // without the state
+    if (!back_.info(in(operands)).rows().is_zero()) refuse(node_, "a state of earlier tokens");
+    std::vector<TensorId> inputs{g_};
+    for (std::size_t i = 0; i < operands; ++i) inputs.push_back(value(i));
+    std::vector<TensorInfo> results;
+    const auto add_like = [&](std::size_t i) {
+      const TensorInfo& t = back_.info(in(i));
+      results.push_back({"", t.shape, t.dtype, Storage::Activations, {}});
+    };
+    // Sums over a sequence.
+    const auto add_sums = [&](std::size_t i) {
+      std::vector<Count> shape = back_.info(in(i)).shape;
+      shape.insert(shape.begin(), back_.info(in(0)).shape[0]);
+      const DType dtype = wide_dtype(back_.info(node_.outputs[0]).dtype);
+      results.push_back({"", std::move(shape), dtype, Storage::Activations, {}});
+    };
+    for (std::size_t i = 0; i < 4; ++i) add_like(i);
+    add_sums(5);
+    if (op.delta) add_like(6);
+    if (op.skips) add_sums(operands - 1);
+    const std::vector<TensorId> made =
+        back_.add_results(StateScanGradient{op}, "gradient", std::move(inputs), std::move(results));
+    for (std::size_t i = 0; i < 4; ++i) {
+      if (active(i)) back_.contribute(in(i), made[i]);
+    }
+    if (active(4)) sum_into(4, made[3]);
+    if (active(5)) sum_into(5, made[4]);
+    if (op.delta && active(6)) back_.contribute(in(6), made[5]);
+    if (op.skips && active(operands - 1)) sum_into(operands - 1, made.back());
   }
 
   void operator()(const JoinHeads& op) {
@@ -342,7 +375,7 @@ std::optional<TensorInfo> saved_result(const Graph& forward, const Node& node) {
   } else {
     return {};
   }
-  const DType wide = forward.tensor(node.output()).dtype == DType::FP64 ? DType::FP64 : DType::FP32;
+  const DType wide = wide_dtype(forward.tensor(node.output()).dtype);
   return TensorInfo{"", std::move(shape), wide, Storage::Activations, {}};
 }
 

@@ -30,6 +30,10 @@ class Backward {
                        TensorId like) = 0;
   virtual std::vector<TensorId> add(Op op, std::string_view what, std::vector<TensorId> inputs,
                                     std::vector<TensorId> like) = 0;
+  /// Adds a node with results of any form.
+  virtual std::vector<TensorId> add_results(Op op, std::string_view what,
+                                            std::vector<TensorId> inputs,
+                                            std::vector<TensorInfo> results) = 0;
   /// `gradient` of a forward tensor, one of as many as it has readers.
   virtual void contribute(TensorId of_forward, TensorId gradient) = 0;
   /// The same of a weight, by an operator that starts from what was summed before.

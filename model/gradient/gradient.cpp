@@ -108,6 +108,10 @@ class Differentiation final : public Backward {
       const TensorInfo& t = forward_.tensor(id);
       results.push_back({"", t.shape, t.dtype, Storage::Activations, {}});
     }
+    return add_results(std::move(op), what, std::move(inputs), std::move(results));
+  }
+  std::vector<TensorId> add_results(Op op, std::string_view what, std::vector<TensorId> inputs,
+                                    std::vector<TensorInfo> results) override {
     return graph_.add_node(node(std::move(op), what, std::move(inputs)), std::move(results));
   }
 
@@ -190,6 +194,11 @@ class Differentiation final : public Backward {
     for (const TensorId id : node.outputs) results.push_back(forward_.tensor(id));
     std::vector<TensorId> outputs = std::move(node.outputs);
     node.outputs.clear();
+    if (is_any<StateScan>(node.op) && forward_.tensor(node.inputs.back()).rows().is_zero()) {
+      node.inputs.pop_back();
+      TensorInfo& state = results[1];
+      state = {"", state.shape, state.dtype, Storage::Activations, {}};
+    }
     std::optional<TensorInfo> saved;
     if (saves && active_[outputs.front().index]) {
       saved = saved_result(forward_, forward_.nodes()[n]);

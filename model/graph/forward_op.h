@@ -669,12 +669,12 @@ struct CausalConv {
 /// with u = step·v (Mamba-2: q, k, v are its C, B, x) or, for a `delta` rule, u = beta·(v - Sᵀ·k),
 /// S as it has just decayed (Gated DeltaNet).
 /// Inputs: q and k [batch, tokens, G·N], v [batch, tokens, H·P], dt [batch, tokens, H], dt_bias
-/// [H], A [H], of a delta rule beta [batch, tokens, H], with `skips` D [H], and the state before
-/// the pass [batch, 0 or 1, H·N·P]; outputs: y [batch, tokens, H·P] and the state [batch, 1,
-/// H·N·P]. With an A [H, N] each row of S decays at a rate of its own (Mamba-1, P = 1): that is no
-/// product of matrices, so tokens follow one another (`chunk` 1), on the vector unit.
-/// It is computed in chunks of `chunk` tokens, so that most of it is products of matrices: with the
-/// decay c from the chunk's first token on,  y_i = e^(c_i)·Sᵀq_i + Σ_{j≤i}
+/// [H], A [H], of a delta rule beta [batch, tokens, H], with `skips` D [H], and, unless the pass is
+/// one of training, the state before it [batch, 0 or 1, H·N·P]; outputs: y [batch, tokens, H·P] and
+/// the state [batch, 1, H·N·P]. With an A [H, N] each row of S decays at a rate of its own
+/// (Mamba-1, P = 1): that is no product of matrices, so tokens follow one another (`chunk` 1), on
+/// the vector unit. It is computed in chunks of `chunk` tokens, so that most of it is products of
+/// matrices: with the decay c from the chunk's first token on,  y_i = e^(c_i)·Sᵀq_i + Σ_{j≤i}
 /// e^(c_i-c_j)·(q_i·k_j)·u_j, S ← e^(c_n)·S + Σ_j e^(c_n-c_j)·k_j·u_jᵀ, and for a delta rule u_i =
 /// beta_i·(v_i - e^(c_i)·Sᵀk_i
 /// - Σ_{j<i} e^(c_i-c_j)·(k_i·k_j)·u_j). One token is a chunk of one.

@@ -188,6 +188,33 @@ struct CausalConvWeightGradient {
   static constexpr OpTraits traits{"causal_conv_weight_gradient", RateClass::Vector};
 };
 
+/// The gradients of a StateScan that starts from no state. It goes back over the tokens with the
+/// gradient R of the state: with a = e^(-e^A·step) of a token, S its state, S' the one before, g
+/// the gradient of y,
+///   R += q·gᵀ,  q̄ = S·g,  k̄ = R·u,  ū = Rᵀ·k,  v̄ = step·ū (+ D·g),
+///   for a delta rule  β̄ = ū·(v - a·S'ᵀ·k),  v̄ = β·ū,  R -= k·v̄ᵀ,  k̄ -= a·S'·v̄;
+///   ā = Σ R∘S',  step̄ = ū·v (0 for a delta rule) - e^A·a·ā,  Ā -= step·e^A·a·ā,  R ← a·R,
+/// and dt̄ = step̄·σ(dt + dt_bias), 0 where a limit sets the step. With an A [H, N], ā is of each
+/// row. Nothing is saved but the operands: states are computed again, first those before each
+/// `block` of tokens, then those of a block at a time.  Inputs: g, then q, k, v, dt, dt_bias, A,
+/// beta and D as in StateScan. Outputs: q̄, k̄, v̄, dt̄ (whose sum is that of dt_bias), Ā of each
+/// sequence [batch, H or H, N], of a delta rule β̄, with `skips` D̄ of each sequence [batch, H].
+/// Work: see work.cpp; of each token and head 17·N·P FLOPs, 6 of them for states, or for a delta
+/// rule 23 and 8. Kernels that go back in chunks of 256 do 0.8 of that for N 128 and P 64.
+/// Sources: state-spaces/mamba, ssd_combined.py, which also saves no states; Yang et al. 2024
+/// (arXiv:2412.06464), section 3.
+struct StateScanGradient {
+  static constexpr OpTraits traits{"state_scan_gradient", RateClass::StateScan};
+  static constexpr std::size_t block = 64;
+  StateScan forward;
+  /// Heads with the same q and k are summed in so many parts, which threads share out.
+  std::uint64_t num_parts() const {
+    const std::uint64_t heads = forward.num_heads / forward.num_groups;
+    return heads < 8 ? heads : 8;
+  }
+  bool operator==(const StateScanGradient&) const = default;
+};
+
 /// The gradient of sinks [H], -Σ p_sink·δ over the rows, δ = Σ g∘p = Σ g∘o.
 /// Inputs: of a Softmax the probabilities p [batch, H, queries, keys] and g; of a TiledAttention g
 /// and o [batch, queries, H·vd], l as in its gradient, and the sinks; so far.

@@ -24,8 +24,8 @@ using Op = std::variant<
     XieluWeightGradient, GatedActivationGradient, SoftmaxGradient, RmsNormGradient,
     LayerNormGradient, NormWeightGradient, ExpertInputGradient, ExpertWeightGradient,
     ExpertBiasGradient, CombineExpertsGradient, RouteGradient, CausalConvWeightGradient,
-    SinkGradient, SplitHeads, PlaceFeatures, ScatterAdd, CrossEntropy, MeanAbsoluteError,
-    SumOfSquares, ClipFactor, AdamW>;
+    StateScanGradient, SinkGradient, SplitHeads, PlaceFeatures, ScatterAdd, CrossEntropy,
+    MeanAbsoluteError, SumOfSquares, ClipFactor, AdamW>;
 
 /// "linear", "tiled_attention", ...; an element-wise operator has its function's name.
 std::string_view name(const Op& op);

@@ -395,6 +395,26 @@ class OpWork {
   Work operator()(const CausalConvWeightGradient&) const {
     return traffic(2 * output().shape.back() * input(0).elements());
   }
+  Work operator()(const StateScanGradient& op) const {
+    const StateScan& f = op.forward;
+    const Count& decay = input(6).elements();
+    const std::uint64_t key_dim = input(1).shape.back().constant() / f.num_groups;
+    const std::uint64_t value_dim = input(3).shape.back().constant() / f.num_heads;
+    const std::uint64_t rows = input(6).shape.size() > 1 ? key_dim : 1;  // with a decay each
+    const std::uint64_t delta = f.delta ? 1 : 0;
+    const std::uint64_t skips = f.skips ? 1 : 0;
+    // Of a token and head: S twice, R and its decay, q̄, k̄, ū, ā, and those of a delta rule.
+    const std::uint64_t of_states = (17 + 6 * delta) * key_dim * value_dim;
+    // Sums of q̄ and k̄ over heads; u, v̄, step̄ or β̄; D.
+    const std::uint64_t of_vectors =
+        (2 + 2 * delta) * key_dim + (4 + 2 * delta + 4 * skips) * value_dim;
+    // Steps, their slopes; and decays, there and back.
+    const std::uint64_t of_steps = 10 + f.num_limits() + 7 * rows;
+    Work w = traffic(input(0).rows() * f.num_heads * (of_states + of_vectors + of_steps) + decay +
+                     2 * op.num_parts() * input(1).elements());
+    write_others(w);
+    return w;
+  }
   Work operator()(const SinkGradient& op) const {
     if (op.of_probabilities) return traffic(3 * input(0).elements() + 3 * input(0).rows());
     return traffic(2 * input(1).elements() + 4 * input(2).elements());
@@ -562,7 +582,11 @@ RateClass rate_class(const Graph& graph, const Node& node) {
                        graph.tensor(node.inputs[0]).shape[1] == Count(1);
   if (decodes) return RateClass::DecodeAttention;
   // A decay of each row leaves no products of matrices.
-  const bool by_row = is_any<StateScan>(node.op) && graph.tensor(node.inputs[5]).shape.size() > 1;
+  const auto decays_by_row = [&](std::size_t input) {
+    return graph.tensor(node.inputs[input]).shape.size() > 1;
+  };
+  const bool by_row = (is_any<StateScan>(node.op) && decays_by_row(5)) ||
+                      (is_any<StateScanGradient>(node.op) && decays_by_row(6));
   return by_row ? RateClass::Vector : rate_class(node.op);
 }
 

@@ -22,7 +22,7 @@ TensorInfo result(std::string name, std::vector<Count> shape, DType dtype,
 }
 
 /// FLOPs of a pass's products, those with weights and those of attention: all that run, or without
-/// the scores that tiled attention computes again on the way back.
+/// the scores and states that the way back computes again.
 Count product_flops(const Graph& graph, bool with_recomputed) {
   Count sum;
   const auto of_pairs = [&](const Node& node, const TiledAttention& op, std::uint64_t keys,
@@ -35,6 +35,15 @@ Count product_flops(const Graph& graph, bool with_recomputed) {
       sum += of_pairs(node, *op, 2, 2);
     } else if (const auto* back = std::get_if<TiledAttentionGradient>(&node.op)) {
       sum += of_pairs(node, back->forward, with_recomputed ? 6 : 4, 4);
+    } else if (const auto* scan = std::get_if<StateScanGradient>(&node.op)) {
+      sum += work(graph, node).flops;
+      // Of the states, of one size with each head's product of its key and value.
+      const TensorInfo& k = graph.tensor(node.inputs[2]);
+      const Count of_state = graph.tensor(node.inputs[3]).elements() * k.shape.back();
+      const std::uint64_t again = scan->forward.delta ? 8 : 6;
+      if (!with_recomputed) {
+        sum -= (again * of_state).scaled(1, static_cast<std::int64_t>(scan->forward.num_groups));
+      }
     } else if (rate_class(node.op) != RateClass::Vector) {
       Count flops = work(graph, node).flops;
       const std::size_t bias = std::holds_alternative<ExpertLinear>(node.op) ? 3 : 2;

@@ -30,6 +30,20 @@ class Case {
     return graph_.add_node({std::move(op), std::move(inputs), {}, "case", "", no_layer},
                            info(std::move(shape)));
   }
+  /// The same of an operator with several results.
+  std::vector<TensorId> add(Op op, std::vector<TensorId> inputs,
+                            const std::vector<std::vector<Count>>& shapes) {
+    std::vector<TensorInfo> results;
+    for (const std::vector<Count>& shape : shapes) results.push_back(info(shape));
+    return graph_.add_node({std::move(op), std::move(inputs), {}, "case", "", no_layer},
+                           std::move(results));
+  }
+  /// The y of a StateScan that begins with no state.
+  TensorId scan(StateScan op, std::vector<TensorId> inputs, std::uint64_t state_size) {
+    const std::vector<Count> shape = graph_.tensor(inputs[2]).shape;
+    inputs.push_back(input("state", {shape[0], 0, state_size}));
+    return add(std::move(op), std::move(inputs), {shape, {shape[0], 1, state_size}}).front();
+  }
   /// The weights of a Route.
   TensorId route(const Routing& routing, TensorId logits) {
     std::vector<Count> shape = graph_.tensor(logits).shape;
@@ -114,6 +128,60 @@ TEST_CASE("adjoint: convolutions over time, of sequences longer and shorter than
   for (const std::uint64_t tokens : {2U, 7U}) {
     check_operator(CausalConv{4}, {{2, tokens, 3}, {3, 1, 4}}, {2, tokens, 3});
     check_operator(CausalConv{4}, {{2, tokens, 3}, {3, 1, 4}, {3}}, {2, tokens, 3});
+  }
+}
+
+/// 6 heads in groups of `heads_of_group`, keys of 4, values of 5 features.
+void check_scan(std::uint64_t heads_of_group, std::uint64_t tokens, bool by_row,
+                const std::function<void(StateScan&)>& change) {
+  CAPTURE(heads_of_group);
+  CAPTURE(tokens);
+  Case c;
+  StateScan op;
+  op.num_heads = 6 * heads_of_group;
+  op.num_groups = 6;
+  op.chunk = by_row ? 1 : 4;
+  op.skips = true;
+  change(op);
+  Mask of_chunk;
+  of_chunk.chunk = op.chunk;
+  op.pairs = visible_pairs(of_chunk, tokens, tokens, c.symbols());
+  op.chunks = (tokens + op.chunk - 1) / op.chunk;
+  const std::uint64_t heads = op.num_heads;
+  const std::vector<Count> decay =
+      by_row ? std::vector<Count>{heads, 4} : std::vector<Count>{heads};
+  std::vector<TensorId> inputs{
+      c.weight("q", {2, tokens, 24}),        c.weight("k", {2, tokens, 24}),
+      c.weight("v", {2, tokens, heads * 5}), c.weight("dt", {2, tokens, heads}),
+      c.weight("dt_bias", {heads}),          c.weight("A", decay)};
+  if (op.delta) inputs.push_back(c.weight("beta", {2, tokens, heads}));
+  if (op.skips) inputs.push_back(c.weight("D", {heads}));
+  c.close(c.scan(op, std::move(inputs), heads * 20));
+  c.check();
+}
+
+TEST_CASE("adjoint: state spaces") {
+  const auto limits = [](StateScan& op) {
+    op.min_step = 0.5;
+    op.max_step = 1.5;
+  };
+  const auto delta = [](StateScan& op) {
+    op.delta = true;
+    op.skips = false;
+  };
+  // One head of a group, as many as parts of a sum, and more.
+  for (const std::uint64_t heads : {1U, 2U, 11U}) {
+    check_scan(heads, 9, false, [](StateScan& /*op*/) {});
+    check_scan(heads, 9, true, [](StateScan& /*op*/) {});
+    check_scan(heads, 9, false, delta);
+    check_scan(heads, 9, false, limits);
+    check_scan(heads, 9, true, limits);
+  }
+  // Several blocks of tokens, and one token.
+  for (const std::uint64_t tokens : {1U, 64U, 135U}) {
+    check_scan(1, tokens, false, [](StateScan& /*op*/) {});
+    check_scan(1, tokens, true, [](StateScan& op) { op.skips = false; });
+    check_scan(1, tokens, false, delta);
   }
 }
 

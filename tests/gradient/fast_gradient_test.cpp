@@ -240,6 +240,49 @@ TEST_CASE("fast gradients: convolutions over time") {
   check(CausalConvWeightGradient{}, {x, x, {70, 1, 4}}, {{70, 1, 4}}, {{0, 2}});
 }
 
+TEST_CASE("fast gradients: state spaces") {
+  constexpr std::size_t tokens = 150;
+  for (const bool by_row : {false, true}) {
+    for (const bool delta : {false, true}) {
+      if (by_row && delta) continue;
+      for (const std::size_t heads : {3U, 30U}) {  // of 3 groups; parts of a sum have 1 or more
+        CAPTURE(by_row);
+        CAPTURE(delta);
+        CAPTURE(heads);
+        constexpr std::size_t keys = 16;
+        const std::size_t values = by_row ? 1 : 24;
+        StateScan op;
+        op.num_heads = heads;
+        op.num_groups = 3;
+        op.delta = delta;
+        op.skips = !delta;
+        op.min_step = 0.05;
+        const Shape qk{2, tokens, 3 * keys};
+        const Shape v{2, tokens, heads * values};
+        const Shape steps{2, tokens, heads};
+        const Shape decay = by_row ? Shape{heads, keys} : Shape{heads};
+        const Shape decays = by_row ? Shape{2, heads, keys} : Shape{2, heads};
+        OperatorRun r = run_of(StateScanGradient{op}, {v, qk, qk, v, steps, {heads}, decay},
+                               {qk, qk, v, steps, decays});
+        if (delta) {
+          r.inputs.emplace_back(steps, 20);
+          r.outputs.emplace_back(steps, 21);
+          // A product with k·kᵀ·beta must not grow.
+          for (const std::size_t i : {2U, 7U}) {
+            std::vector<float> small = r.inputs[i].narrow();
+            for (float& k : small) k = 0.25F * std::abs(k);
+            r.inputs[i].set(small);
+          }
+        } else {
+          r.inputs.emplace_back(Shape{heads}, 20);
+          r.outputs.emplace_back(Shape{2, heads}, 21);
+        }
+        check(r);
+      }
+    }
+  }
+}
+
 TEST_CASE("fast gradients: norms and softmax") {
   const Shape x{2, 150, 96};
   check(SoftmaxGradient{}, {{2, 3, 70, 90}, {2, 3, 70, 90}}, {{2, 3, 70, 90}});

@@ -21,7 +21,7 @@ constexpr bool runs_on_reals_alone =
     std::is_same_v<O, RopeAngles> || std::is_same_v<O, KeepTokens> || std::is_same_v<O, Send> ||
     std::is_same_v<O, Receive> || std::is_same_v<O, Collective> ||
     std::is_same_v<O, DispatchTokens> || std::is_same_v<O, ReturnTokens> ||
-    std::is_same_v<O, AlibiBias> || std::is_same_v<O, StateScan>;
+    std::is_same_v<O, AlibiBias>;
 
 inline CountedWork run_on(const Call& call, double /*of_type*/) {
   return run_plain(call, DType::FP64);

@@ -231,6 +231,14 @@ TEST_CASE("split pass: gradients of two devices are those of one") {
       {"qwen3-0.6b", of_llama({{"head_dim", "4"}})},  // norms of heads
       {"gemma-2-2b", of_llama({{"head_dim", "4"}})},  // norms behind sums, soft caps
       {"mixtral-8x7b", of_llama({{"num_local_experts", "3"}})},
+      {"falcon-h1-0.5b",  // states
+       of_llama({{"head_dim", "4"},
+                 {"mamba_d_ssm", "16"},
+                 {"mamba_n_heads", "4"},
+                 {"mamba_d_head", "4"},
+                 {"mamba_n_groups", "2"},
+                 {"mamba_d_state", "6"},
+                 {"mamba_chunk_size", "4"}})},
       {"lfm2-350m", of_llama({{"block_ff_dim", "24"}, {"full_attn_idxs", "[1]"}})},
       {"pythia-160m",
        {{"num_hidden_layers", "2"},

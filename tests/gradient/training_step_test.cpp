@@ -152,7 +152,11 @@ constexpr const char* models[] = {"llama_gqa_llama3_rope",
                                   "cohere",
                                   "openelm",
                                   "apertus",
-                                  "lfm2"};
+                                  "lfm2",
+                                  "falcon_h1",
+                                  "granitemoehybrid_dense",
+                                  "jamba_dense",
+                                  "qwen3_5_text"};
 
 TEST_CASE("training step: fast kernels give the gradients of fp64, and on any number of threads") {
   for (const std::string name : models) {
@@ -172,7 +176,9 @@ TEST_CASE("training step: fast kernels give the gradients of fp64, and on any nu
       Trainer two(s);
       CHECK(two.pass(0, 2, false) == loss_of_one);
       CHECK(std::abs(loss_of_one - loss) < 1e-5 * loss);
-      CHECK(largest_difference(one.all(Storage::Gradients), plain.all(Storage::Gradients)) < 1e-4);
+      // A delta rule divides by the lengths of keys and queries, some of which are small.
+      const double limit = name.starts_with("qwen3_5") ? 1e-3 : 1e-4;
+      CHECK(largest_difference(one.all(Storage::Gradients), plain.all(Storage::Gradients)) < limit);
       CHECK((one.all(Storage::Gradients) == two.all(Storage::Gradients)));
       // A random model knows nothing.
       CHECK(std::abs(loss - std::log(static_cast<double>(plain.architecture().vocab_size))) < 2);

@@ -22,9 +22,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
-CASES = """apertus cohere_qk_norm deepseek_v3 exaone4 falcon_7b gemma2 glm4_moe gpt2 gpt_neox
-gpt_oss granite granitemoe lfm2 lfm2_moe llama_biases llama_gqa_llama3_rope minicpm3 mixtral
-nemotron olmo2 olmoe opt phi phi3_longrope qwen3 qwen3_moe stablelm""".split()
+CASES = """apertus cohere_qk_norm deepseek_v3 exaone4 falcon_7b falcon_h1 gemma2 glm4_moe gpt2
+gpt_neox gpt_oss granite granitemoe granitemoehybrid jamba lfm2 lfm2_moe llama_biases
+llama_gqa_llama3_rope minicpm3 mixtral nemotron nemotron_h olmo2 olmoe opt phi phi3_longrope qwen3
+qwen3_5_text qwen3_moe qwen3_next stablelm""".split()
 STEPPED = ["gpt2", "llama_gqa_llama3_rope"]
 Z = 1e-3
 CONSISTENCY = 0.5
@@ -80,6 +81,7 @@ def stored_gradients(folder, model):
     by_name = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     found = {}
     for name in stored:
+        name = name.replace("backbone.", "model.")  # of Nemotron-H
         for candidate in (name, "transformer." + name, "model." + name):
             if candidate in by_name:
                 found[name] = by_name[candidate].to(torch.float32).contiguous().clone()
