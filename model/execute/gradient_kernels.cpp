@@ -288,6 +288,20 @@ void run_gradient(const Call& call, const CausalConvWeightGradient& /*op*/) {
 
 void run_gradient(const Call& call, const GatedActivationGradient& op) {
   const GatedActivation& f = op.forward;
+  if (f.cutoff) {
+    const std::size_t n = call.output.shape.back();
+    return for_rows(call.output.rows(), call.output.shape.elements(), [&](std::size_t r) {
+      const Floats gate = allocate_floats(2 * n);
+      float* const of_gate = gate.get() + n;
+      const float* const x = call.inputs[0].data + r * n;
+      above_most_of_row(static_cast<float>(*f.cutoff), x, gate.get(), n);
+      gated_gradient_row(f.function, gate.get(), call.inputs[1].data + r * n,
+                         call.inputs[2].data + r * n, of_gate, call.more_outputs[0].data + r * n,
+                         n);
+      above_most_gradient_row(static_cast<float>(*f.cutoff), x, gate.get(), of_gate,
+                              call.output.data + r * n, n);
+    });
+  }
   for_runs(call.output.shape.elements(), [&](std::size_t first, std::size_t n) {
     const float* const gate = call.inputs[0].data + first;
     const float* const up = call.inputs[1].data + first;
@@ -370,8 +384,10 @@ void run_gradient(const Call& call, const ScatterAdd& op) {
     const std::size_t n = std::min(sum_columns, features - first);
     for (std::size_t t = 0; t < tokens; ++t) {
       // Below the first row the difference is beyond the last one.
-      const std::size_t id = static_cast<std::size_t>(call.inputs[1].data[t]) - op.first_row;
-      if (id >= out.shape.elements() / features) continue;
+      std::size_t id = static_cast<std::size_t>(call.inputs[1].data[t]) - op.first_row;
+      const bool is_there = id < out.shape.elements() / features;
+      if (!is_there && !op.first_for_unknown) continue;
+      if (!is_there) id = 0;
       float* const row = out.data + id * features + first;
       combine_rows(Function::Add, row, g.data + t * features + first, row, n);
     }

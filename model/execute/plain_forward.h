@@ -199,21 +199,33 @@ class PlainForward : public PlainAttention<N> {
     }
   }
 
+  /// Above which a gate's row of input 0 counts.
+  struct Edge {
+    Real edge;
+    Real deviation;
+  };
+  /// Of the row that begins with element `first`, whose distances from its mean are `centered`.
+  Edge edge_of(double cutoff, std::size_t first, std::vector<Real>& centered) {
+    const std::size_t n = centered.size();
+    Real sum = in_[0](first);
+    for (std::size_t i = 1; i < n; ++i) sum += in_[0](first + i);
+    const Real mean = sum / Real::constant(static_cast<double>(n));
+    Real squares;
+    for (std::size_t i = 0; i < n; ++i) {
+      centered[i] = in_[0](first + i) - mean;
+      squares += centered[i] * centered[i];
+    }
+    const Real deviation = square_root(squares / Real::constant(static_cast<double>(n)));
+    return {mean + Real::constant(cutoff) * deviation, deviation};
+  }
+
   /// What stands above most of each row of input 0.
   std::vector<Real> above_most(double cutoff) {
     const std::size_t n = in_shape(0).back();
     std::vector<Real> above(in_shape(0).elements());
+    std::vector<Real> centered(n);
     for (std::size_t first = 0; first < above.size(); first += n) {
-      Real sum = in_[0](first);
-      for (std::size_t i = 1; i < n; ++i) sum += in_[0](first + i);
-      const Real mean = sum / Real::constant(static_cast<double>(n));
-      Real squares;
-      for (std::size_t i = first; i < first + n; ++i) {
-        const Real centered = in_[0](i) - mean;
-        squares += centered * centered;
-      }
-      const Real deviation = square_root(squares / Real::constant(static_cast<double>(n)));
-      const Real edge = mean + Real::constant(cutoff) * deviation;
+      const Real edge = edge_of(cutoff, first, centered).edge;
       for (std::size_t i = first; i < first + n; ++i) above[i] = maximum(in_[0](i) - edge, {0});
     }
     return above;

@@ -221,6 +221,7 @@ class PlainLoops : public PlainForward<N> {
   }
 
   void operator()(const GatedActivationGradient& op) {
+    if (op.forward.cutoff) return cut_gate(op.forward);
     const Function f = op.forward.function;
     for (std::size_t i = 0; i < out_shape().elements(); ++i) {
       const Real gate = in_[0](i);
@@ -313,8 +314,10 @@ class PlainLoops : public PlainForward<N> {
     Reader<N> sums(call.output);
     for (std::size_t t = 0; t < tokens; ++t) {
       // Below the first row the difference is beyond the last one.
-      const std::size_t id = static_cast<std::size_t>(in_[1](t).value) - op.first_row;
-      if (id >= out_shape().elements() / features) continue;
+      std::size_t id = static_cast<std::size_t>(in_[1](t).value) - op.first_row;
+      const bool is_there = id < out_shape().elements() / features;
+      if (!is_there && !op.first_for_unknown) continue;
+      if (!is_there) id = 0;
       const std::size_t row = id * features;
       for (std::size_t f = 0; f < features; ++f) {
         out_.scatter(row + f, sums.gather(row + f) + in_[0](t * features + f));
@@ -441,6 +444,34 @@ class PlainLoops : public PlainForward<N> {
       const Real high = maximum(x, {0});
       const Real low = minimum(x, {0});
       out_(i, in_[1](i) * (half + above * high + below * (exponential(low) - Real{1})));
+    }
+  }
+
+  /// Of what stands above most of each row.
+  void cut_gate(const GatedActivation& op) {
+    const Function f = op.function;
+    const std::size_t n = out_shape().back();
+    const Real features = Real::constant(static_cast<double>(n));
+    std::vector<Real> centered(n);
+    std::vector<Real> through(n);
+    for (std::size_t first = 0; first < out_shape().elements(); first += n) {
+      const auto [edge, deviation] = Base::edge_of(*op.cutoff, first, centered);
+      Real sum;
+      for (std::size_t i = 0; i < n; ++i) {
+        const Real z = maximum(in_[0](first + i) - edge, {0});
+        const Real g = in_[2](first + i);
+        const Real y = activation(f, z);
+        const Real of_z = activation_gradient(f, 0, saves_result(f) ? y : z, g * in_[1](first + i));
+        more_[0](first + i, g * y);
+        through[i] = z.value > N{0} ? of_z : Real{0};
+        sum += through[i];
+      }
+      const Real mean = sum / features;
+      const Real slope = Real::constant(*op.cutoff) * mean / deviation;
+      const Real factor = deviation.value > N{0} ? slope : Real{0};
+      for (std::size_t i = 0; i < n; ++i) {
+        out_(first + i, through[i] - mean - factor * centered[i]);
+      }
     }
   }
 

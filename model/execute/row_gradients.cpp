@@ -107,6 +107,29 @@ KVCAST_VECTOR_CLONES float xielu_weight_gradient_row(bool of_negative, const flo
   return sum;
 }
 
+KVCAST_VECTOR_CLONES void above_most_gradient_row(float cutoff, const float* x, const float* z,
+                                                  const float* of_z, float* out, std::size_t n) {
+  float all = 0;
+  float sum = 0;
+#pragma omp simd reduction(+ : all, sum)
+  for (std::size_t i = 0; i < n; ++i) {
+    all += x[i];
+    sum += z[i] > 0 ? of_z[i] : 0.0F;
+  }
+  const auto features = static_cast<float>(n);
+  const float center = all / features;
+  const float mean = sum / features;
+  float squares = 0;
+#pragma omp simd reduction(+ : squares)
+  for (std::size_t i = 0; i < n; ++i) squares += (x[i] - center) * (x[i] - center);
+  const float deviation = std::sqrt(squares / features);
+  const float slope = deviation > 0 ? cutoff * mean / deviation : 0.0F;
+#pragma omp simd
+  for (std::size_t i = 0; i < n; ++i) {
+    out[i] = (z[i] > 0 ? of_z[i] : 0.0F) - mean - slope * (x[i] - center);
+  }
+}
+
 KVCAST_VECTOR_CLONES void clamped_gate_gradient_row(float limit, float alpha, const float* gate,
                                                     const float* up, const float* g, float* of_gate,
                                                     float* of_up, std::size_t n) {

@@ -22,6 +22,9 @@ void xielu_gradient_row(float above, float below, const float* x, const float* g
                         std::size_t n);
 /// Σ g∘max(x, 0)² or, `of_negative`, Σ g∘(exp(m) - 1 - m).
 float xielu_weight_gradient_row(bool of_negative, const float* g, const float* x, std::size_t n);
+/// From the gradient of z = max(x - mean - cutoff·σ, 0), above_most_of_row's result, to that of x.
+void above_most_gradient_row(float cutoff, const float* x, const float* z, const float* of_z,
+                             float* out, std::size_t n);
 /// out = p∘(g - Σ g∘p)
 void softmax_gradient_row(const float* p, const float* g, float* out, std::size_t n);
 /// out = root·(u - x̂·mean(u∘x̂)), x̂ = x·root, u = g∘(unit + w); a null w is 1.

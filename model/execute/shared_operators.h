@@ -622,6 +622,36 @@ void run_shared(X& x, const MixStreams& op) {
 }
 
 template <typename X>
+void run_shared(X& x, const MixStreamsGradient& op) {
+  using Number = typename X::Number;
+  const std::size_t mixed = op.num_mixed;
+  const std::size_t last = x.call.inputs.size() - 1;  // the coefficients
+  const std::size_t streams = last - mixed;
+  const std::size_t tokens = x.out_shape()[1];
+  const std::size_t features = x.out_shape()[2];
+  x.each(x.out_shape()[0] * tokens, streams * mixed * x.out_shape().elements(), [&](std::size_t r) {
+    const std::size_t b = r / tokens;
+    const std::size_t t = r % tokens;
+    for (std::size_t j = 0; j < mixed; ++j) {
+      for (std::size_t f = t * features; f < (t + 1) * features; ++f) {
+        Number sum = op.onto_mixed ? x.value(j, b, f) : Number{0};
+        for (std::size_t i = 0; i < streams; ++i) {
+          sum += x.value(last, b, (t * streams + i) * mixed + j) * x.value(i, b, f);
+        }
+        x.put(b, f, sum, j);
+      }
+      for (std::size_t i = 0; i < streams; ++i) {
+        Number sum{0};
+        for (std::size_t f = t * features; f < (t + 1) * features; ++f) {
+          sum += x.value(i, b, f) * x.value(streams + j, b, f);
+        }
+        x.put(b, (t * streams + i) * mixed + j, sum, mixed);
+      }
+    }
+  });
+}
+
+template <typename X>
 void run_shared(X& x, const CausalConv& op) {
   const std::size_t tokens = x.out_shape()[1];
   const std::size_t features = x.out_shape()[2];

@@ -21,7 +21,8 @@ bool same_size(const TensorInfo& x, const TensorInfo& y) { return x.elements() =
 /// The adjoint of one operator.
 class Adjoint {
  public:
-  Adjoint(Backward& back, const Node& node, TensorId g) : back_(back), node_(node), g_(g) {}
+  Adjoint(Backward& back, const Node& node, const std::vector<TensorId>& gradients)
+      : back_(back), node_(node), g_(gradients.front()), gradients_(gradients) {}
 
   void operator()(const Linear& op) {
     KVCAST_ASSERT(!op.transposed);
@@ -46,8 +47,8 @@ class Adjoint {
   }
 
   void operator()(const Embedding& op) {
-    if (op.first_for_unknown) refuse(node_, "an embedding with a row for unknown ids");
-    back_.accumulate(in(0), ScatterAdd{op.first_row}, "weight_gradient", {g_, value(1)});
+    back_.accumulate(in(0), ScatterAdd{op.first_row, op.first_for_unknown}, "weight_gradient",
+                     {g_, value(1)});
   }
 
   void operator()(const AttentionScores& op) {
@@ -132,6 +133,27 @@ class Adjoint {
         back_.add(back, "gradient", {g_, value(0), value(1)}, std::vector<TensorId>{in(0), in(1)});
     for (std::size_t i = 0; i < 2; ++i) {
       if (active(i)) back_.contribute(in(i), gradients[i]);
+    }
+  }
+
+  void operator()(const MixStreams& op) {
+    const std::size_t n = op.num_mixed;
+    const bool onto_mixed = node_.inputs.size() == n + 1;
+    std::vector<TensorId> inputs = gradients_;
+    std::vector<TensorId> like;
+    for (std::size_t j = 0; j < n; ++j) {
+      inputs.push_back(value(j));
+      like.push_back(in(j));
+    }
+    inputs.push_back(value(node_.inputs.back()));
+    like.push_back(node_.inputs.back());
+    const std::vector<TensorId> made =
+        back_.add(MixStreamsGradient{n, onto_mixed}, "gradient", std::move(inputs), like);
+    for (std::size_t j = 0; j < made.size(); ++j) {
+      if (back_.is_active(like[j])) back_.contribute(like[j], made[j]);
+    }
+    for (std::size_t i = 0; !onto_mixed && i < gradients_.size(); ++i) {
+      if (active(n + i)) back_.contribute(in(n + i), gradients_[i]);
     }
   }
 
@@ -253,7 +275,6 @@ class Adjoint {
   }
 
   void operator()(const GatedActivation& op) {
-    if (op.cutoff) refuse(node_, "a gate of what stands above most of a row");
     const std::vector<TensorId> gradients =
         back_.add(GatedActivationGradient{op}, "gradient", {value(0), value(1), g_},
                   std::vector<TensorId>{in(0), in(1)});
@@ -351,17 +372,19 @@ class Adjoint {
 
   Backward& back_;
   const Node& node_;
-  TensorId g_;
+  TensorId g_;  ///< of the only result, or the first of several
+  const std::vector<TensorId>& gradients_;
 };
 
 }  // namespace
 
-TensorId result_with_gradient(const Node& node) {
-  return node.outputs[is_any<Route>(node.op) ? 1 : 0];
+std::vector<TensorId> results_with_gradient(const Node& node) {
+  if (is_any<MixStreams>(node.op)) return node.outputs;
+  return {node.outputs[is_any<Route>(node.op) ? 1 : 0]};
 }
 
-void record_adjoint(Backward& back, const Node& node, TensorId g) {
-  std::visit(Adjoint(back, node, g), node.op);
+void record_adjoint(Backward& back, const Node& node, const std::vector<TensorId>& gradients) {
+  std::visit(Adjoint(back, node, gradients), node.op);
 }
 
 std::optional<TensorInfo> saved_result(const Graph& forward, const Node& node) {

@@ -41,12 +41,13 @@ class Backward {
                           std::vector<TensorId> inputs) = 0;
 };
 
-/// The result of a node that has a gradient: the first one, of a Route the weights.
-TensorId result_with_gradient(const Node& node);
+/// The results of a node that have gradients: the first one, of a Route the weights, of a
+/// MixStreams all.
+std::vector<TensorId> results_with_gradient(const Node& node);
 
-/// Records the gradients of a node's operands from that of this result, `g`. Throws Error for
-/// operators without an adjoint.
-void record_adjoint(Backward& back, const Node& node, TensorId g);
+/// Records the gradients of a node's operands from those of these results, `gradients`. Throws
+/// Error for operators without an adjoint.
+void record_adjoint(Backward& back, const Node& node, const std::vector<TensorId>& gradients);
 
 /// The second result that the operator has for its adjoint, if it has one.
 std::optional<TensorInfo> saved_result(const Graph& forward, const Node& node);

@@ -229,18 +229,28 @@ class Differentiation final : public Backward {
       graph_.mark_output(*at_[node.outputs[1].index]);
       return;
     }
-    const TensorId result = result_with_gradient(node);
-    if (!is_active(result)) return;
+    const std::vector<TensorId> results = results_with_gradient(node);
+    std::vector<TensorId> gradients;
+    for (const TensorId result : results) {
+      if (!is_active(result)) continue;
+      if (const std::optional<TensorId> g = gradient_of(result)) gradients.push_back(*g);
+    }
+    if (gradients.empty()) return;
+    KVCAST_ASSERT(gradients.size() == results.size());
+    if (fills_empty_cache(forward_, node)) return contribute(node.inputs[1], gradients.front());
+    record_adjoint(*this, node, gradients);
+  }
+
+  /// Of all readers, and devices; none where no reader has one.
+  std::optional<TensorId> gradient_of(TensorId result) {
     if (const auto parts = parts_.find(result); parts != parts_.end()) {
       const Collective sum{CollectiveKind::AllReduce, options_.sharding->tensor_group(),
                            options_.sharding->slice()};
       gradients_[result.index].push_back(
           add(sum, "sum_parts", {sum_of(result, parts->second)}, result));
     }
-    if (gradients_[result.index].empty()) return;
-    const TensorId g = sum_of(result, gradients_[result.index]);
-    if (fills_empty_cache(forward_, node)) return contribute(node.inputs[1], g);
-    record_adjoint(*this, node, g);
+    if (gradients_[result.index].empty()) return {};
+    return sum_of(result, gradients_[result.index]);
   }
 
   /// Of all readers, the last one's first.

@@ -96,7 +96,10 @@ struct XieluWeightGradient {
 };
 
 /// ā = g∘c∘f'(a), c̄ = g∘f(a) of y = f(a)·c.  Inputs: a, c, g; outputs: ā, c̄.
-/// Work per element: that of f and of its gradient, and 2; 20 with a limit. No cutoff.
+/// With a cutoff k, f is of z = max(a - mean - k·σ, 0): ā = h - mean(h) - k·mean(h)·(a - mean)/σ,
+/// where h is z̄, or 0 for a z of 0; the last term is 0 in a row whose σ is.
+/// Work per element: that of f and of its gradient, and 2; 20 with a limit; 10 more with a cutoff,
+/// and 7 a row.
 struct GatedActivationGradient {
   static constexpr OpTraits traits{"gated_activation_gradient", RateClass::Vector};
   GatedActivation forward;
@@ -181,6 +184,16 @@ struct RouteGradient {
   bool operator==(const RouteGradient&) const = default;
 };
 
+/// x̄_j = Σ_i c_ij·ȳ_i, and ȳ_j more where the x are also what is mixed `onto`; c̄_ij = Σ ȳ_i·x_j
+/// over the features, of a MixStreams. Inputs: ȳ_0 ... ȳ_(m-1), x_0 ... x_(n-1), c; outputs: x̄_0
+/// ... x̄_(n-1), c̄.  Work: 4·m FLOPs an element of x.
+struct MixStreamsGradient {
+  static constexpr OpTraits traits{"mix_streams_gradient", RateClass::Vector};
+  std::uint64_t num_mixed = 1;  ///< n
+  bool onto_mixed = false;
+  bool operator==(const MixStreamsGradient&) const = default;
+};
+
 /// The gradient of a CausalConv's W: W̄[c,0,j] = Σ_{b,t} g[b,t,c]·x[b, t - kernel + 1 + j, c]; that
 /// of x is a transposed CausalConv.  Inputs: g and x [batch, tokens, C], so far; output [C, 1,
 /// kernel].  Work: 2·kernel FLOPs an element of g (taps on rows that are not there count).
@@ -245,13 +258,15 @@ struct PlaceFeatures {
 };
 
 /// The gradient of an embedding's table: row ids[b,t] is the sum of all such rows of g, other rows
-/// are 0. Of a part of the table from `first_row` on, ids of other parts add nothing.  Inputs: g
-/// [batch, tokens, features], ids [batch, tokens], so far; output [rows, features].  Work: 1 FLOP
-/// an element of g; rows of g are added to rows that are read and written, and without `so far` the
-/// output is cleared before.
+/// are 0. Of a part of the table from `first_row` on, ids of other parts add nothing, unless they
+/// stand for row 0.
+/// Inputs: g [batch, tokens, features], ids [batch, tokens], so far; output [rows, features].
+/// Work: 1 FLOP an element of g; rows of g are added to rows that are read and written, and without
+/// `so far` the output is cleared before.
 struct ScatterAdd {
   static constexpr OpTraits traits{"scatter_add", RateClass::Vector};
   std::uint64_t first_row = 0;
+  bool first_for_unknown = false;  ///< as Embedding's
   bool operator==(const ScatterAdd&) const = default;
 };
 

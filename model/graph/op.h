@@ -23,9 +23,9 @@ using Op = std::variant<
     SumHeads, SpreadMean, TransposedValues, TiledAttentionGradient, ElementwiseGradient,
     XieluWeightGradient, GatedActivationGradient, SoftmaxGradient, RmsNormGradient,
     LayerNormGradient, NormWeightGradient, ExpertInputGradient, ExpertWeightGradient,
-    ExpertBiasGradient, CombineExpertsGradient, RouteGradient, CausalConvWeightGradient,
-    StateScanGradient, SinkGradient, SplitHeads, PlaceFeatures, ScatterAdd, CrossEntropy,
-    MeanAbsoluteError, SumOfSquares, ClipFactor, AdamW>;
+    ExpertBiasGradient, CombineExpertsGradient, RouteGradient, MixStreamsGradient,
+    CausalConvWeightGradient, StateScanGradient, SinkGradient, SplitHeads, PlaceFeatures,
+    ScatterAdd, CrossEntropy, MeanAbsoluteError, SumOfSquares, ClipFactor, AdamW>;
 
 /// "linear", "tiled_attention", ...; an element-wise operator has its function's name.
 std::string_view name(const Op& op);

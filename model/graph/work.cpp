@@ -341,6 +341,7 @@ class OpWork {
     const std::uint64_t per_element =
         op.forward.limit > 0 ? 20 : flops_per_element(f) + gradient_flops_per_element(f) + 2;
     Work w = traffic(per_element * output().elements());
+    if (op.forward.cutoff) w.flops += 10 * output().elements() + 7 * output().rows();
     write_others(w);
     return w;
   }
@@ -390,6 +391,12 @@ class OpWork {
     read(w, 0, of_all ? output().elements() : weights);
     for (std::size_t i = 1; i < 3; ++i) read(w, i, input(i).elements());
     write(w, output().elements());
+    return w;
+  }
+  Work operator()(const MixStreamsGradient& op) const {
+    const std::uint64_t streams = num_inputs() - 1 - op.num_mixed;
+    Work w = traffic(4 * streams * op.num_mixed * output().elements());
+    write_others(w);
     return w;
   }
   Work operator()(const CausalConvWeightGradient&) const {

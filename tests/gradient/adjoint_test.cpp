@@ -124,6 +124,14 @@ TEST_CASE("adjoint: rows of a table are added up where ids repeat") {
   c.check();
 }
 
+TEST_CASE("adjoint: ids without a row of the table add to row 0") {
+  Case c;
+  const TensorId table = c.weight("table", {5, 4});
+  const TensorId ids = c.input("ids", {2, 3}, {4, 0, 5, 2, 7, 0});
+  c.close(c.add(Embedding{.first_for_unknown = true}, {table, ids}, {2, 3, 4}));
+  c.check();
+}
+
 TEST_CASE("adjoint: convolutions over time, of sequences longer and shorter than the kernel") {
   for (const std::uint64_t tokens : {2U, 7U}) {
     check_operator(CausalConv{4}, {{2, tokens, 3}, {3, 1, 4}}, {2, tokens, 3});
@@ -183,6 +191,23 @@ TEST_CASE("adjoint: state spaces") {
     check_scan(1, tokens, true, [](StateScan& op) { op.skips = false; });
     check_scan(1, tokens, false, delta);
   }
+}
+
+TEST_CASE("adjoint: mixed streams") {
+  Case c;
+  const std::vector<Count> shape{2, 3, 5};
+  std::vector<TensorId> streams;
+  for (const char* const name : {"x0", "x1", "x2"}) streams.push_back(c.weight(name, shape));
+  // Three onto themselves, then one onto these.
+  std::vector<TensorId> inputs = streams;
+  inputs.push_back(c.weight("c", {2, 3, 9}));
+  std::vector<TensorId> mixed = c.add(MixStreams{3}, inputs, {shape, shape, shape});
+  mixed.insert(mixed.begin(), c.weight("change", shape));
+  mixed.push_back(c.weight("shares", {2, 3, 3}));
+  const std::vector<TensorId> y = c.add(MixStreams{1}, mixed, {shape, shape, shape});
+  const TensorId two = c.add(Elementwise{Function::Multiply}, {y[0], y[1]}, shape);
+  c.close(c.add(Elementwise{Function::Add}, {two, y[2]}, shape));
+  c.check();
 }
 
 TEST_CASE("adjoint: xIELU and its two weights") {
@@ -369,6 +394,11 @@ TEST_CASE("adjoint: gates") {
     check_operator(GatedActivation{f}, {{2, 3, 5}, {2, 3, 5}}, {2, 3, 5});
   }
   check_operator(GatedActivation{.limit = 0.8, .alpha = 1.702}, {{2, 3, 5}, {2, 3, 5}}, {2, 3, 5});
+  for (const Function f : {Function::Silu, Function::GeluTanh, Function::Sigmoid}) {
+    CAPTURE(name(f));
+    check_operator(GatedActivation{.function = f, .cutoff = 0.3}, {{2, 3, 7}, {2, 3, 7}},
+                   {2, 3, 7});
+  }
 }
 
 TEST_CASE("adjoint: norms") {

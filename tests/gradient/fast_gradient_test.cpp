@@ -223,6 +223,17 @@ TEST_CASE("fast gradients: a clamped gate") {
         {{2, 30, 130}, {2, 30, 130}});
 }
 
+TEST_CASE("fast gradients: a gate of what stands above most of a row") {
+  const GatedActivation gate{.function = Function::GeluTanh, .cutoff = 0.6};
+  const Shape shape{2, 30, 130};
+  check(GatedActivationGradient{gate}, {shape, shape, shape}, {shape, shape});
+  check(GatedActivationGradient{gate}, {shape, shape, shape}, {shape, shape}, {{0, 0}});
+  OperatorRun even =
+      run_of(GatedActivationGradient{gate}, {{2, 4}, {2, 4}, {2, 4}}, {{2, 4}, {2, 4}});
+  even.inputs[0].set({2, 2, 2, 2, 1, 2, 3, 4});  // a row without deviation
+  check(even);
+}
+
 TEST_CASE("fast gradients: xIELU") {
   const Shape shape{2, 300, 70};
   check(ElementwiseGradient{Function::Xielu}, {shape, shape, {1}, {1}}, {shape});
@@ -281,6 +292,12 @@ TEST_CASE("fast gradients: state spaces") {
       }
     }
   }
+}
+
+TEST_CASE("fast gradients: mixed streams") {
+  const Shape x{2, 37, 40};
+  check(MixStreamsGradient{3, true}, {x, x, x, x, x, x, {2, 37, 9}}, {x, x, x, {2, 37, 9}});
+  check(MixStreamsGradient{1, false}, {x, x, x, x, {2, 37, 3}}, {x, {2, 37, 3}});
 }
 
 TEST_CASE("fast gradients: norms and softmax") {

@@ -156,7 +156,8 @@ constexpr const char* models[] = {"llama_gqa_llama3_rope",
                                   "falcon_h1",
                                   "granitemoehybrid_dense",
                                   "jamba_dense",
-                                  "qwen3_5_text"};
+                                  "qwen3_5_text",
+                                  "gemma3n_text_full"};
 
 TEST_CASE("training step: fast kernels give the gradients of fp64, and on any number of threads") {
   for (const std::string name : models) {
