@@ -365,23 +365,28 @@ void replace_by_softmax(std::vector<Number>& scores) {
   for (Number& s : scores) s = s / sum;
 }
 
-/// The weight of each chosen expert in a softmax of the logits that are near its own.
+/// The weight of each chosen expert in a softmax of the logits that are near its own; `near` gets
+/// each one's terms of the sum.
 template <typename Number>
 std::vector<Number> shares_of_near(const std::vector<Number>& logits,
-                                   const std::vector<std::size_t>& experts, double tolerance) {
+                                   const std::vector<std::size_t>& experts, double tolerance,
+                                   std::vector<std::vector<Number>>* near = nullptr) {
   using N = decltype(number_of(Number{0}));
   std::vector<Number> shares;
   std::vector<bool> chosen(logits.size());
   for (const std::size_t expert : experts) {
     const Number& best = logits[expert];
     Number sum{0};
+    if (near != nullptr) near->emplace_back(logits.size());
     for (std::size_t e = 0; e < logits.size(); ++e) {
       const Number above = logits[e] - best;
       using std::abs;  // of other numbers than real ones too
       const Number magnitude = maximum(Number{abs(number_of(logits[e]))}, best);
       const bool is_far = number_of(above / magnitude) < static_cast<N>(-tolerance);
-      const Number share = exponential(above);
-      sum += is_far || chosen[e] ? Number{0} : share;
+      const Number exponent = exponential(above);
+      const Number term = is_far || chosen[e] ? Number{0} : exponent;
+      sum += term;
+      if (near != nullptr) near->back()[e] = term;
     }
     shares.push_back(Number{1} / sum);
     chosen[expert] = true;
@@ -438,7 +443,9 @@ void run_shared(X& x, const RouteGradient& op) {
   const Routing& g = op.routing;
   const std::size_t tokens = x.in_shape(0)[1];
   const bool of_all = g.score == Routing::Score::Softmax;
+  const bool of_near = g.score == Routing::Score::SoftmaxOfNear;
   const Number zero{0};
+  std::vector<Number> all(of_near ? g.num_experts : 0);
   std::vector<Number> p(of_all ? g.num_experts : 0);
   std::vector<std::size_t> experts(g.num_experts_per_tok);
   std::vector<Number> shares(experts.size());  // of the chosen ones, before they are normalised
@@ -459,6 +466,11 @@ void run_shared(X& x, const RouteGradient& op) {
       if (g.weight_scale != 1) back[k] = x.constant(g.weight_scale) * back[k];
     }
     if (g.score == Routing::Score::SoftmaxOfBest) replace_by_softmax(shares);
+    std::vector<std::vector<Number>> near;  // of each chosen one: e^(its logits - the chosen one's)
+    if (of_near) {
+      for (std::size_t e = 0; e < all.size(); ++e) all[e] = x.value(0, b, t * g.num_experts + e);
+      shares = shares_of_near(all, experts, g.tolerance, &near);
+    }
     const auto product = [&] {
       Number sum{0};
       for (std::size_t k = 0; k < experts.size(); ++k) sum += back[k] * shares[k];
@@ -474,11 +486,19 @@ void run_shared(X& x, const RouteGradient& op) {
       for (Number& d : back) d = (d - (is_least ? zero : mean)) / sum;
     }
     std::vector<Number> logits(g.num_experts, zero);
+    for (std::size_t k = 0; k < near.size(); ++k) {
+      const Number own = back[k] * shares[k];
+      const Number others = own * shares[k];
+      logits[experts[k]] += own;
+      for (std::size_t e = 0; e < logits.size(); ++e) {
+        logits[e] = logits[e] - others * near[k][e];
+      }
+    }
     if (g.score == Routing::Score::Sigmoid) {
       for (std::size_t k = 0; k < experts.size(); ++k) {
         logits[experts[k]] = back[k] * shares[k] * (Number{1} - shares[k]);
       }
-    } else {
+    } else if (!of_near) {
       const Number mean = product();
       for (std::size_t k = 0; k < experts.size(); ++k) {
         logits[experts[k]] = of_all ? back[k] : shares[k] * (back[k] - mean);

@@ -105,9 +105,6 @@ class Adjoint {
 
   /// `g_` is that of the weights.
   void operator()(const Route& op) {
-    if (op.routing.score == Routing::Score::SoftmaxOfNear) {
-      refuse(node_, "routing by the logits near the chosen one");
-    }
     back_.contribute(in(0), add(RouteGradient{op.routing}, "gradient",
                                 {value(0), value(node_.outputs[0]), g_}, in(0)));
   }

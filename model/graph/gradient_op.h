@@ -176,8 +176,9 @@ struct CombineExpertsGradient {
 /// The gradient of a Route's logits from that of its weights; which experts are chosen is held
 /// constant.  Inputs: logits [batch, tokens, E], experts [batch, tokens, K], g [batch, tokens, K,
 /// 1]; output: the logits' shape. Work: 7 FLOPs a logit and 2 a weight of a softmax of all logits;
-/// 9 a weight of one of the chosen ones; 7 a weight of sigmoids; 5 a weight and 1 a token to
-/// normalise, 1 a weight to scale. Of the last two scores only the chosen logits are read.
+/// 9 a weight of one of the chosen ones; 7 a weight of sigmoids; for each weight of near logits 7 a
+/// logit and 4; 5 a weight and 1 a token to normalise, 1 a weight to scale. Of the chosen ones'
+/// softmax and of sigmoids only the chosen logits are read.
 struct RouteGradient {
   static constexpr OpTraits traits{"route_gradient", RateClass::Vector};
   Routing routing;

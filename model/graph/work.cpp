@@ -382,13 +382,15 @@ class OpWork {
     const Routing& g = op.routing;
     const Count weights = input(2).elements();
     const bool of_all = g.score == Routing::Score::Softmax;
+    const bool of_near = g.score == Routing::Score::SoftmaxOfNear;
     Work w;
     if (of_all) w.flops = 7 * output().elements() + 2 * weights;
     if (g.score == Routing::Score::SoftmaxOfBest) w.flops = 9 * weights;
     if (g.score == Routing::Score::Sigmoid) w.flops = 7 * weights;
+    if (of_near) w.flops = 7 * g.num_experts_per_tok * output().elements() + 4 * weights;
     if (g.normalizes) w.flops += 5 * weights + output().rows();
     if (g.weight_scale != 1) w.flops += weights;
-    read(w, 0, of_all ? output().elements() : weights);
+    read(w, 0, of_all || of_near ? output().elements() : weights);
     for (std::size_t i = 1; i < 3; ++i) read(w, i, input(i).elements());
     write(w, output().elements());
     return w;

@@ -345,7 +345,8 @@ TEST_CASE("adjoint: sums over experts") {
 
 TEST_CASE("adjoint: weights of chosen experts, by every score") {
   using Score = Routing::Score;
-  for (const Score score : {Score::Softmax, Score::Sigmoid, Score::SoftmaxOfBest}) {
+  for (const Score score :
+       {Score::Softmax, Score::Sigmoid, Score::SoftmaxOfBest, Score::SoftmaxOfNear}) {
     for (const double least_sum : {0.0, 1e3}) {
       for (const bool normalizes : {false, true}) {
         CAPTURE(static_cast<int>(score));
@@ -355,6 +356,7 @@ TEST_CASE("adjoint: weights of chosen experts, by every score") {
         const Routing routing{.num_experts = 5,
                               .num_experts_per_tok = 2,
                               .score = score,
+                              .tolerance = 1,
                               .normalizes = normalizes,
                               .least_sum = least_sum,
                               .weight_scale = normalizes ? 2.5 : 1};

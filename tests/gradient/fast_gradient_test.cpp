@@ -300,6 +300,20 @@ TEST_CASE("fast gradients: mixed streams") {
   check(MixStreamsGradient{1, false}, {x, x, x, x, {2, 37, 3}}, {x, {2, 37, 3}});
 }
 
+TEST_CASE("fast gradients: weights among near logits") {
+  const Routing routing{.num_experts = 6,
+                        .num_experts_per_tok = 2,
+                        .score = Routing::Score::SoftmaxOfNear,
+                        .tolerance = 0.8};
+  OperatorRun route = run_of(Route{routing, {}}, {{1, 37, 6}}, {{1, 37, 2}, {1, 37, 2, 1}});
+  route.run(true);
+  route.outputs[0].round_from_wide();
+  OperatorRun back =
+      run_of(RouteGradient{routing}, {{1, 37, 6}, {1, 37, 2}, {1, 37, 2, 1}}, {{1, 37, 6}});
+  back.inputs[1] = route.outputs[0];
+  check(back);
+}
+
 TEST_CASE("fast gradients: norms and softmax") {
   const Shape x{2, 150, 96};
   check(SoftmaxGradient{}, {{2, 3, 70, 90}, {2, 3, 70, 90}}, {{2, 3, 70, 90}});

@@ -140,7 +140,7 @@ TEST_CASE("training pass: gradients of every family are those that dual numbers 
       ++trained;
     }
   }
-  CHECK(trained == 2 * 121);  // else a family is no longer trained
+  CHECK(trained == 2 * 123);  // else a family is no longer trained
 }
 
 TEST_CASE("training pass: what is accumulated is the sum of the passes") {
