@@ -176,7 +176,7 @@ class PlainAttention : public PlainOperands<N> {
   void operator()(const TiledAttention& op) {
     KVCAST_ASSERT(call.step == nullptr || (op.kept == 0 && !op.key_rope));
     if (op.key_rope) rotate_keys(op);
-    if (op.kept > 0) read_kept(op);
+    if (op.kept > 0) read_kept(op, 1);
     const Heads& h = op.heads;
     for (const SequencePart& part : parts_of(call, op.mask)) {
       for (std::size_t head = 0; head < h.num_attention_heads; ++head) {
@@ -262,6 +262,7 @@ class PlainAttention : public PlainOperands<N> {
     rotated_keys_[j] = in_[1](j) * c + in_[1](i) * s;
   }
 
+ protected:
   /// The keys that a query attends to, one of all sequences' queries.
   std::vector<std::size_t> seen_by(const TiledAttention& op, std::size_t query, KeyRange visible) {
     const std::size_t count = visible.end - visible.first;
@@ -274,16 +275,16 @@ class PlainAttention : public PlainOperands<N> {
     return seen;
   }
 
-  /// Copies the rows that queries attend to: each query its own where that is less than all visible
-  /// ones once.
-  void read_kept(const TiledAttention& op) {
+  /// Copies the rows that queries attend to, of the inputs from `of_keys` on: each query its own
+  /// where that is less than all visible ones once.
+  void read_kept(const TiledAttention& op, std::size_t of_keys) {
     const std::size_t queries = out_shape()[1];
-    const std::size_t keys = in_shape(1)[1];
+    const std::size_t keys = in_shape(of_keys)[1];
     const std::size_t past = call.value(op.mask.past);
     const std::size_t visible = visible_range(op.mask, past + queries - 1, keys).end;
     const bool apart = call.value(op.visible_keys) < visible;
-    rotated_keys_.resize(in_shape(1).elements());
-    if (!op.values_are_keys) kept_values_.resize(in_shape(2).elements());
+    rotated_keys_.resize(in_shape(of_keys).elements());
+    if (!op.values_are_keys) kept_values_.resize(in_shape(of_keys + 1).elements());
     const auto copy = [&](std::size_t input, std::size_t row, std::vector<Real>& to) {
       const std::size_t width = in_shape(input)[2];
       for (std::size_t e = row * width; e < (row + 1) * width; ++e) {
@@ -292,8 +293,8 @@ class PlainAttention : public PlainOperands<N> {
     };
     const auto copy_rows = [&](std::size_t b, const std::vector<std::size_t>& rows) {
       for (const std::size_t j : rows) {
-        copy(1, b * keys + j, rotated_keys_);
-        if (!op.values_are_keys) copy(2, b * keys + j, kept_values_);
+        copy(of_keys, b * keys + j, rotated_keys_);
+        if (!op.values_are_keys) copy(of_keys + 1, b * keys + j, kept_values_);
       }
     };
     std::vector<std::size_t> all(visible);
@@ -306,6 +307,11 @@ class PlainAttention : public PlainOperands<N> {
     }
   }
 
+  // Copies of rows, laid out as the inputs.
+  std::vector<Real> rotated_keys_;  ///< of TiledAttention with key_rope, or of the keys it keeps
+  std::vector<Real> kept_values_;   ///< of their values, unless values are keys
+
+ private:
   void attend(const TiledAttention& op, const SequencePart& part, std::size_t head, std::size_t i,
               const std::vector<std::size_t>& seen) {
     const Heads& h = op.heads;
@@ -347,10 +353,6 @@ class PlainAttention : public PlainOperands<N> {
     }
     if (!more_.empty()) more_[0](query * h.num_attention_heads + head, peak + logarithm(sum));
   }
-
-  // Copies of rows, laid out as the inputs.
-  std::vector<Real> rotated_keys_;  ///< of TiledAttention with key_rope, or of the keys it keeps
-  std::vector<Real> kept_values_;   ///< of their values, unless values are keys
 };
 
 }  // namespace kvcast::execute

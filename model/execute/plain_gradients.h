@@ -62,10 +62,12 @@ template <typename N>
 class PlainLoops : public PlainForward<N> {
   using Base = PlainForward<N>;
   using Base::in_;
+  using Base::kept_values_;
   using Base::kv_in_row;
   using Base::more_;
   using Base::out_;
   using Base::query_index;
+  using Base::rotated_keys_;
 
  public:
   using Base::call;
@@ -167,6 +169,7 @@ class PlainLoops : public PlainForward<N> {
   }
 
   void operator()(const TiledAttentionGradient& op) {
+    if (op.forward.kept > 0) Base::read_kept(op.forward, 4);
     const Mask& mask = op.forward.mask;
     const std::size_t queries = in_shape(3)[1];
     const std::size_t keys = in_shape(4)[1];
@@ -178,7 +181,9 @@ class PlainLoops : public PlainForward<N> {
     for (std::size_t b = 0; b < in_shape(3)[0]; ++b) {
       for (std::size_t head = 0; head < op.forward.heads.num_attention_heads; ++head) {
         for (std::size_t i = 0; i < queries; ++i) {
-          attend_back(op.forward, b, head, i, visible_range(mask, past + i, keys), sums);
+          const KeyRange visible = visible_range(mask, past + i, keys);
+          attend_back(op.forward, b, head, i, Base::seen_by(op.forward, b * queries + i, visible),
+                      sums);
         }
       }
     }
@@ -494,7 +499,7 @@ class PlainLoops : public PlainForward<N> {
   }
 
   void attend_back(const TiledAttention& op, std::size_t b, std::size_t head, std::size_t i,
-                   KeyRange visible, AttentionSums& sums) {
+                   const std::vector<std::size_t>& seen, AttentionSums& sums) {
     const Heads& h = op.heads;
     const Heads v = op.value_heads();
     const std::size_t row = b * in_shape(3)[1] + i;
@@ -507,29 +512,37 @@ class PlainLoops : public PlainForward<N> {
     const Real lse = in_[2](row * h.num_attention_heads + head);
     Real delta;
     for (std::size_t d = 0; d < v.head_dim; ++d) delta += in_[0](o + d) * in_[1](o + d);
-    for (std::size_t j = visible.first; j < visible.end; ++j) {
+    const auto key_at = [&](std::size_t at) {
+      return op.kept > 0 ? rotated_keys_[at] : in_[4](at);
+    };
+    const auto value_at = [&](std::size_t at) {
+      if (op.kept == 0) return in_[of_values](at);
+      return op.values_are_keys ? rotated_keys_[at] : kept_values_[at];
+    };
+    for (const std::size_t j : seen) {
       const std::size_t k = (b * keys + j) * in_shape(4)[2] + kv_in_row(h, head);
       const std::size_t value = (b * keys + j) * in_shape(of_values)[2] + kv_in_row(v, head);
       Real s;
-      for (std::size_t d = 0; d < h.head_dim; ++d) s += in_[3](q + d) * in_[4](k + d);
+      for (std::size_t d = 0; d < h.head_dim; ++d) s += in_[3](q + d) * key_at(k + d);
       if (op.scale != 1) s = s * Real::constant(op.scale);
       Real tangent;
       if (op.softcap > 0) {
         tangent = hyperbolic_tangent(s / Real::constant(op.softcap));
         s = Real::constant(op.softcap) * tangent;
       }
-      if (in_.size() > bias) s = s + in_[bias](bias_index(in_shape(bias), head, i, j));
+      if (in_.size() > bias && op.kept == 0)
+        s = s + in_[bias](bias_index(in_shape(bias), head, i, j));
       const Real p = exponential(s - lse);
       Real of_p;
       for (std::size_t d = 0; d < v.head_dim; ++d) {
-        of_p += in_[0](o + d) * in_[of_values](value + d);
+        of_p += in_[0](o + d) * value_at(value + d);
         value_sums[value + d] += p * in_[0](o + d);
       }
       Real of_s = p * (of_p - delta);
       if (op.softcap > 0) of_s = of_s * (Real{1} - tangent * tangent);
       if (op.scale != 1) of_s = of_s * Real::constant(op.scale);
       for (std::size_t d = 0; d < h.head_dim; ++d) {
-        sums.queries[q + d] += of_s * in_[4](k + d);
+        sums.queries[q + d] += of_s * key_at(k + d);
         sums.keys[k + d] += of_s * in_[3](q + d);
       }
     }

@@ -270,6 +270,46 @@ class HeadGradient {
   std::vector<float> of_values_;
 };
 
+/// One head of one sequence whose queries attend to chosen keys: pair by pair.
+void run_chosen(const Sizes& s, std::size_t b, std::size_t head) {
+  const Call& call = s.call;
+  const Heads& h = s.heads;
+  const Heads& v = s.value_heads;
+  const Operand& chosen = call.inputs.back();
+  const auto column = [&](const Heads& of) {
+    return head / (of.num_attention_heads / of.num_key_value_heads) * of.head_dim;
+  };
+  const std::size_t stride = call.inputs[4].shape[2];
+  const std::size_t value_stride = call.inputs[s.of_values].shape[2];
+  const float* const keys = call.inputs[4].sequence(b) + column(h);
+  const float* const values = call.inputs[s.of_values].sequence(b) + column(v);
+  float* const of_keys = call.more_outputs[0].sequence(b) + column(h);
+  float* const of_values = call.more_outputs[s.op.values_are_keys ? 0 : 1].sequence(b) + column(v);
+  const std::size_t past = call.value(s.op.mask.past);
+  const auto scale = static_cast<float>(s.op.scale);
+  for (std::size_t i = 0; i < s.queries; ++i) {
+    const std::size_t row = b * s.queries + i;
+    const std::size_t at = row * h.num_attention_heads + head;
+    const float* const g = call.inputs[0].data + at * v.head_dim;
+    const float* const q = call.inputs[3].data + at * h.head_dim;
+    float* const of_q = call.output.data + at * h.head_dim;
+    const float delta = dot_row(g, call.inputs[1].data + at * v.head_dim, v.head_dim);
+    std::fill_n(of_q, h.head_dim, 0.0F);
+    const std::size_t seen = visible_range(s.op.mask, past + i, s.keys).end;
+    for (std::size_t n = 0; n < std::min<std::size_t>(s.op.kept, seen); ++n) {
+      const auto j = static_cast<std::size_t>(chosen.data[row * chosen.shape.back() + n]);
+      const float* const k = keys + j * stride;
+      float p = scale * dot_row(q, k, h.head_dim);
+      float of_s = dot_row(g, values + j * value_stride, v.head_dim);
+      attention_gradient_row(static_cast<float>(s.op.softcap), nullptr, &call.inputs[2].data[at],
+                             &delta, &p, &of_s, 1);
+      add_scaled_row(p, g, of_values + j * value_stride, v.head_dim);
+      add_scaled_row(scale * of_s, k, of_q, h.head_dim);
+      add_scaled_row(scale * of_s, q, of_keys + j * stride, h.head_dim);
+    }
+  }
+}
+
 }  // namespace
 
 void run_gradient(const Call& call, const TiledAttentionGradient& op) {
@@ -277,6 +317,16 @@ void run_gradient(const Call& call, const TiledAttentionGradient& op) {
   for (const Operand& out : call.more_outputs) std::fill_n(out.data, out.shape.elements(), 0.0F);
   const std::size_t groups = sizes.groups();
   const std::size_t heads = sizes.heads.num_attention_heads / groups;  // of a group
+  if (op.forward.kept > 0) {
+#pragma omp parallel for schedule(dynamic, 1)
+    for (std::size_t item = 0; item < call.inputs[3].shape[0] * groups; ++item) {
+      const std::size_t first = item % groups * heads;
+      for (std::size_t head = first; head < first + heads; ++head) {
+        run_chosen(sizes, item / groups, head);
+      }
+    }
+    return;
+  }
   // One for each thread, made before they start: what they throw could not be caught.
   std::vector<HeadGradient> pieces(static_cast<std::size_t>(omp_get_max_threads()),
                                    HeadGradient(sizes));

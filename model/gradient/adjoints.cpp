@@ -74,9 +74,9 @@ class Adjoint {
   }
 
   void operator()(const TiledAttention& op) {
-    if (op.kept > 0 || op.has_first) refuse(node_, "an attention over chosen keys");
+    if (op.has_first) refuse(node_, "an attention over tokens that are not consecutive");
     if (op.key_rope) refuse(node_, "an attention that rotates keys as it reads them");
-    const bool has_bias = has(3) && !op.has_sinks;
+    const bool has_bias = has(3) && !op.has_sinks && op.kept == 0;
     if (has_bias && active(3)) refuse(node_, "a trained bias of scores");
     std::vector<TensorId> inputs{g_, value(node_.outputs[0]), saved(), value(0), value(1)};
     std::vector<TensorId> like{in(0), in(1)};
@@ -84,7 +84,7 @@ class Adjoint {
       inputs.push_back(value(2));
       like.push_back(in(2));
     }
-    if (has_bias) inputs.push_back(value(3));
+    if (has_bias || op.kept > 0) inputs.push_back(value(3));
     const std::vector<TensorId> gradients =
         back_.add(TiledAttentionGradient{op}, "gradient", std::move(inputs), like);
     for (std::size_t i = 0; i < gradients.size(); ++i) {

@@ -156,8 +156,8 @@ class Differentiation final : public Backward {
       const bool any = std::any_of(n.inputs.begin(), n.inputs.end(),
                                    [&](TensorId id) { return active_[id.index]; });
       for (const TensorId id : n.outputs) active_[id.index] = any;
-      // Which experts are chosen does not change with a weight.
-      if (is_any<Route>(n.op)) active_[n.output().index] = false;
+      // Which experts or keys are chosen does not change with a weight.
+      if (is_any<Route, ChooseKeys>(n.op)) active_[n.output().index] = false;
     }
   }
 

@@ -61,11 +61,11 @@ struct TransposedValues {
 /// [batch, queries, H]. With δ = Σ g∘o of a row: v̄ += pᵀg; s̄ = p∘(g·vᵀ - δ), through a soft cap and
 /// the scale; q̄ = s̄·k; k̄ += s̄ᵀ·q.
 /// Inputs: g and o [batch, queries, H·vd], l, q, k, v, optionally the bias as in TiledAttention,
-/// which has no gradient here. Outputs: q̄, k̄, v̄; where values are keys, q̄ and the sum of the
-/// others. Work per visible pair and head: 6·hd + 4·vd FLOPs for five products, 4 for p and s̄; 2
-/// for a scale other than 1, 6 for a soft cap, 1 for a bias; 2 an element of o. All inputs but the
-/// bias are read once, keys and values as in TiledAttention. Source: Dao 2023 (arXiv:2307.08691),
-/// algorithm 2.
+/// which has no gradient here, or the chosen keys. Outputs: q̄, k̄, v̄; where values are keys, q̄ and
+/// the sum of the others. Work per visible pair and head: 6·hd + 4·vd FLOPs for five products, 4
+/// for p and s̄; 2 for a scale other than 1, 6 for a soft cap, 1 for a bias; 2 an element of o. All
+/// inputs but the bias are read once, keys and values as in TiledAttention. Source: Dao 2023
+/// (arXiv:2307.08691), algorithm 2.
 struct TiledAttentionGradient {
   static constexpr OpTraits traits{"tiled_attention_gradient", RateClass::TiledAttention};
   TiledAttention forward;

@@ -7,7 +7,8 @@ namespace {
 
 std::size_t slot(Storage storage) { return static_cast<std::size_t>(storage); }
 
-/// The input of a TiledAttentionGradient that is its bias, if it is there.
+/// The input of a TiledAttentionGradient that is its bias, or the keys that it attends to, if it is
+/// there.
 std::size_t bias_of_gradient(const TiledAttention& forward) {
   return forward.values_are_keys ? 5 : 6;
 }
@@ -309,7 +310,7 @@ class OpWork {
     const TiledAttention& f = op.forward;
     const Count& batch = input(0).shape[0];
     const Count keys = batch * f.visible_keys;
-    const bool has_bias = num_inputs() > bias_of_gradient(f);
+    const bool has_bias = num_inputs() > bias_of_gradient(f) && f.kept == 0;
     const std::uint64_t per_pair = 6 * f.heads.head_dim + 4 * f.value_heads().head_dim + 4 +
                                    (f.scale != 1 ? 2 : 0) + (f.softcap > 0 ? 6 : 0) +
                                    (has_bias ? 1 : 0);
@@ -324,6 +325,7 @@ class OpWork {
       const bool by_query = bias[1] == input(0).shape[1];
       read(w, bias_of_gradient(f), bias[0] * (by_query ? f.visible_pairs : f.visible_keys));
     }
+    if (f.kept > 0) read(w, bias_of_gradient(f), batch * f.visible_pairs);
     write(w, output().elements());
     write_others(w);
     return w;

@@ -367,6 +367,38 @@ TEST_CASE("adjoint: weights of chosen experts, by every score") {
   }
 }
 
+TEST_CASE("adjoint: attention over chosen keys, and no gradient of the choice") {
+  for (const std::uint64_t kept : {2U, 4U}) {
+    for (const bool values_are_keys : {false, true}) {
+      CAPTURE(kept);
+      CAPTURE(values_are_keys);
+      Case c;
+      constexpr std::uint64_t tokens = 7;
+      TiledAttention op;
+      op.heads = {6, 3, 5};
+      op.scale = 0.3;
+      op.kept = kept;
+      op.values_are_keys = values_are_keys;
+      // Queries see 1, 2, ... tokens, and attend to `kept` of them at most.
+      op.visible_pairs = kept == 2 ? 13 : 22;
+      op.visible_keys = tokens;
+      std::vector<TensorId> inputs{c.weight("q", {2, tokens, 30}), c.weight("k", {2, tokens, 15})};
+      inputs.push_back(values_are_keys ? inputs[1] : c.weight("v", {2, tokens, 15}));
+      ChooseKeys choice;
+      choice.num_heads = 2;
+      choice.kept = kept;
+      choice.visible_pairs = 28;
+      choice.visible_keys = tokens;
+      inputs.push_back(c.add(choice,
+                             {c.weight("iq", {2, tokens, 6}), c.weight("ik", {2, tokens, 3}),
+                              c.weight("iw", {2, tokens, 2})},
+                             std::vector<Count>{2, tokens, kept}));
+      c.close(c.add(op, inputs, std::vector<Count>{2, tokens, 30}));
+      c.check();
+    }
+  }
+}
+
 TEST_CASE("adjoint: sinks") {
   check_operator(Softmax{}, {{2, 3, 4, 7}, {3}}, {2, 3, 4, 7});
   Case c;

@@ -420,6 +420,44 @@ void check_attention(std::size_t head_dim, std::size_t queries, std::size_t keys
   check(back);
 }
 
+TEST_CASE("fast gradients: attention over chosen keys") {
+  constexpr std::size_t tokens = 70;
+  constexpr std::size_t kept = 20;
+  for (const bool values_are_keys : {false, true}) {
+    TiledAttention op;
+    op.heads = {6, 3, 24};
+    op.scale = 0.2;
+    op.kept = kept;
+    op.values_are_keys = values_are_keys;
+    op.visible_keys = tokens;
+    const Shape q{1, tokens, 144};
+    const Shape k{1, tokens, 72};
+    OperatorRun forward = run_of(op, {q, k, k, {1, tokens, kept}}, {q, {1, tokens, 6}});
+    if (values_are_keys) forward.inputs[2] = forward.inputs[1];
+    std::vector<float> chosen(tokens * kept);  // every third of the last ones, or all
+    for (std::size_t i = 0; i < tokens; ++i) {
+      for (std::size_t n = 0; n < std::min(kept, i + 1); ++n) {
+        const std::size_t step = i >= 3 * kept ? 3 : 1;
+        chosen[i * kept + n] = static_cast<float>(i >= kept ? i - (kept - 1 - n) * step : n);
+      }
+    }
+    forward.inputs[3].set(chosen);
+    forward.run(true);
+    for (Numbers& x : forward.outputs) x.round_from_wide();
+    OperatorRun back = run_of(TiledAttentionGradient{op}, {q}, {q, k});
+    for (const Numbers* const x :
+         {&forward.outputs[0], &forward.outputs[1], &forward.inputs[0], &forward.inputs[1]}) {
+      back.inputs.push_back(*x);
+    }
+    if (!values_are_keys) {
+      back.inputs.push_back(forward.inputs[2]);
+      back.outputs.emplace_back(k, 7);
+    }
+    back.inputs.push_back(forward.inputs[3]);
+    check(back);
+  }
+}
+
 TEST_CASE("fast gradients: tiled attention") {
   for (const std::size_t head_dim : {16U, 20U, 64U}) {
     CAPTURE(head_dim);

@@ -35,11 +35,20 @@ inline CountedWork run_on(const Call& call, Dual /*of_type*/) {
           return;
         }
         // Of no input whose tangent counts.
-        std::vector<double> numbers(call.output.shape.elements());
-        Operand output = call.output;
-        output.data = reinterpret_cast<float*>(numbers.data());
-        KVCAST_ASSERT(call.inputs.empty());
-        run_plain({call.node, call.inputs, output, call.symbols}, DType::FP64);
+        std::vector<std::vector<double>> values;
+        const auto in_reals = [&](Operand x) {
+          std::vector<double>& reals = values.emplace_back();
+          for (std::size_t i = 0; i < x.shape.elements(); ++i) {
+            reals.push_back(x.numbers<Dual>()[i].value);
+          }
+          x.data = reinterpret_cast<float*>(reals.data());
+          return x;
+        };
+        std::vector<Operand> inputs;
+        for (const Operand& x : call.inputs) inputs.push_back(in_reals(x));
+        const Operand output = in_reals(call.output);
+        run_plain({call.node, inputs, output, call.symbols}, DType::FP64);
+        const std::vector<double>& numbers = values.back();
         for (std::size_t i = 0; i < numbers.size(); ++i)
           call.output.numbers<Dual>()[i] = numbers[i];
       },

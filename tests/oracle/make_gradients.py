@@ -22,10 +22,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
-CASES = """apertus cohere_qk_norm deepseek_v3 exaone4 falcon_7b falcon_h1 gemma2 gemma3n_text_full
-glm4_moe gpt2 gpt_neox gpt_oss granite granitemoe granitemoehybrid jamba lfm2 lfm2_moe llama_biases
-llama_gqa_llama3_rope minicpm3 mixtral nemotron nemotron_h olmo2 olmoe opt phi phi3_longrope phimoe
-qwen3 qwen3_5_text qwen3_moe qwen3_next stablelm""".split()
+CASES = """apertus cohere_qk_norm deepseek_v3 deepseek_v32 exaone4 falcon_7b falcon_h1 gemma2
+gemma3n_text_full glm4_moe glm_moe_dsa gpt2 gpt_neox gpt_oss granite granitemoe granitemoehybrid
+jamba lfm2 lfm2_moe llama_biases llama_gqa_llama3_rope minicpm3 mixtral nemotron nemotron_h olmo2
+olmoe opt phi phi3_longrope phimoe qwen3 qwen3_5_text qwen3_moe qwen3_next stablelm""".split()
 STEPPED = ["gpt2", "llama_gqa_llama3_rope"]
 Z = 1e-3
 CONSISTENCY = 0.5
