@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -14,6 +15,7 @@
 #include "cli/frame/result.h"
 #include "cli/train/training_job.h"
 #include "cli/train/training_log.h"
+#include "model/base/order_statistics.h"
 #include "model/base/quantity.h"
 #include "model/base/stopwatch.h"
 
@@ -92,7 +94,7 @@ void run_steps(const TrainOptions& o, const Globals& globals, TrainingJob& job, 
     guarded([&] { log.start(trainer.loss_of(*job.validation)); });
   }
   std::optional<StepReport> last;
-  double all_s = 0;
+  std::vector<double> step_s;
   bool interrupted = false;
   while (trainer.steps_done() < steps) {
     guarded([&] {
@@ -115,7 +117,7 @@ void run_steps(const TrainOptions& o, const Globals& globals, TrainingJob& job, 
       return;
     }
     const double seconds = of_step.seconds();
-    all_s += seconds;
+    step_s.push_back(seconds);
     guarded([&] {
       validation.reset();
       const bool ends = last->step == steps;
@@ -135,7 +137,8 @@ void run_steps(const TrainOptions& o, const Globals& globals, TrainingJob& job, 
   if (!speaks) return;
   guarded([&] {
     if (!o.plot.empty()) log.draw(o.plot, trainer.trained().architecture().name);
-    print_training(o, job, *last, validation, all_s / static_cast<double>(steps - first));
+    // The first step pays for fresh memory.
+    print_training(o, job, *last, validation, median(std::move(step_s)));
   });
 }
 
