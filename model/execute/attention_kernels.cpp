@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "model/execute/arena.h"
@@ -53,6 +54,7 @@ namespace {
 
 /// Each query attends to keys of its own, the last input.
 void attend_to_kept(const Call& call, const Attention& a, std::span<const SequencePart> parts) {
+  KVCAST_ASSERT(a.op.softcap == 0);  // no model has both
   const Operand& chosen = call.inputs.back();
   const std::size_t queries = call.inputs[0].shape[1];
   const std::size_t items = call.inputs[0].shape[0] * queries;
@@ -78,7 +80,9 @@ void attend_to_kept(const Call& call, const Attention& a, std::span<const Sequen
             call.inputs[1].sequence(b) + key(i) * k.kv_stride + k.kv_offset(head);
         row[i] = static_cast<float>(a.op.scale) * dot_row(q, of_key, k.head_dim);
       }
-      const float sum = exp_row(largest_of_row(row, n), row, n);
+      const float peak = largest_of_row(row, n);
+      const float sum = exp_row(peak, row, n);
+      if (a.log_sums != nullptr) a.log_sums[item * k.num_heads + head] = peak + std::log(sum);
       float* const out = call.output.data + item * v.query_stride + v.query_offset(head);
       std::fill_n(out, v.head_dim, 0.0F);
       for (std::size_t i = 0; i < n; ++i) {

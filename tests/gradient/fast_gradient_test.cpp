@@ -442,6 +442,7 @@ TEST_CASE("fast gradients: attention over chosen keys") {
       }
     }
     forward.inputs[3].set(chosen);
+    check(forward);  // with what it saves
     forward.run(true);
     for (Numbers& x : forward.outputs) x.round_from_wide();
     OperatorRun back = run_of(TiledAttentionGradient{op}, {q}, {q, k});
