@@ -113,9 +113,8 @@ struct Hardware {
   std::optional<Sourced> tiled_attention_overlap;
   std::optional<Sourced> link_rate;  ///< payload over a link's bandwidth
   /// Devices that compute the same and then wait for each other: the mean time that they need over
-  /// the slowest one's; 1 if absent. By length: of rows; what one row takes together may be longer
-  /// also because they share their memory. Measured on calibration's ranks, and assumed for any
-  /// number of them.
+  /// the slowest one's; 1 if absent. At length 1: of decode steps, in which ranks of one machine
+  /// also share its memory. Measured on calibration's ranks, and assumed for any number of them.
   std::optional<Sourced> lockstep;
 
   /// The dtype in which a product of `dtype` operands runs: itself, or the next wider one that the

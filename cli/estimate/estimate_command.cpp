@@ -273,7 +273,8 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
 void write_roofline(const std::string& path, const Configuration& c, const DesignPoint& p,
                     const Estimator& estimator) {
   using roofline::Mode;
-  std::vector<reports::Roofs> roofs{reports::roofs_of(estimator.rates(), c.mode)};
+  // Those of passes are of devices that wait for others.
+  std::vector<reports::Roofs> roofs{reports::roofs_of(roofline::rates_of(c), c.mode)};
   if (c.mode == Mode::Calibrated) {
     const auto light = roofline::make_rates(c.hardware, c.lowering, Mode::SpeedOfLight);
     roofs.push_back(reports::roofs_of(light, Mode::SpeedOfLight));
@@ -355,7 +356,7 @@ void run(const EstimateOptions& o, const Globals& globals) {
     if (placed) add_placed_json(estimator, *placed, j);
     if (!devices.is_null()) j["by_device"] = devices;
     if (o.breakdown) {
-      const reports::Roofs roofs = reports::roofs_of(one_device.rates(), c.mode);
+      const reports::Roofs roofs = reports::roofs_of(roofline::rates_of(c), c.mode);
       j["roof_flops_per_second"] = roofs.compute.value;
       j["roof_bytes_per_s"] = roofs.memory.value;
       j["breakdown"] = breakdown;
