@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -110,11 +111,18 @@ std::vector<TrainingStep> training_matrix(const TrainingAxes& axes, const Catalo
   using Numbers = std::vector<std::uint64_t>;
   const bool quick = axes.quick;
   std::vector<TrainingStep> steps;
+  std::optional<Error> reason;  // of the first that does not train
   for (const std::string& model :
        or_default(axes.models, quick ? std::vector<std::string>{"smollm2-135m"}
                                      : std::vector<std::string>{"smollm2-135m", "pythia-160m"})) {
     const Architecture a = load_model(catalog, model);
     for (const std::string& method : or_default(axes.methods, {"plain"})) {
+      try {
+        record_training(a, parse_methods(method), train::TrainSettings{}.lowering, {});
+      } catch (const Error& e) {
+        if (!reason) reason = e;
+        continue;
+      }
       for (const std::uint64_t batch : or_default(axes.batch, quick ? Numbers{1} : Numbers{2, 8})) {
         for (const std::uint64_t seq_len :
              or_default(axes.seq_len, quick ? Numbers{128} : Numbers{128, 512})) {
@@ -131,6 +139,7 @@ std::vector<TrainingStep> training_matrix(const TrainingAxes& axes, const Catalo
       }
     }
   }
+  if (steps.empty()) throw Error(*reason);
   return steps;
 }
 
@@ -175,8 +184,8 @@ std::vector<double> peak_memory_errors(const std::filesystem::path& csv) {
   const CsvTable table = CsvTable::read(csv);
   for (const CsvRow& row : table.rows()) {
     if (row.text("peak_memory_bytes").empty()) continue;
-    errors.push_back(row.number("predicted_peak_memory_bytes") / row.number("peak_memory_bytes") -
-                     1);
+    const double measured = row.number("peak_memory_bytes");
+    if (measured > 0) errors.push_back(row.number("predicted_peak_memory_bytes") / measured - 1);
   }
   return errors;
 }

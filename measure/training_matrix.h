@@ -29,8 +29,8 @@ struct TrainingAxes {
   bool quick = false;                     ///< one model, a short sequence
 };
 
-/// All combinations, models slowest. Throws Error when a model cannot be read or has fewer
-/// positions.
+/// All combinations of models and methods that train, models slowest. Throws Error when a model
+/// cannot be read or has fewer positions, and when none trains.
 std::vector<TrainingStep> training_matrix(const TrainingAxes& axes, const Catalog& catalog);
 
 /// Columns as measurements of training have them (data/measurements/README.md): the median of the

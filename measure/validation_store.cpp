@@ -111,7 +111,8 @@ std::string exchange_fingerprint(const roofline::Hardware& hw) {
   return hash.text();
 }
 
-std::string validation_document(const Validation& v, std::string_view source) {
+std::string validation_document(const Validation& v, std::string_view source,
+                                std::span<const ordered_json> kept) {
   ordered_json j{{"what", what}, {"version", version}, {"measurements", source}};
   j["devices"] = ordered_json::object();
   for (const auto& [name, hardware] : v.devices) j["devices"][name] = fingerprint(hardware);
@@ -144,6 +145,7 @@ std::string validation_document(const Validation& v, std::string_view source) {
     if (v.cases[i].metric == Metric::Request) add("ttft_share", v.cases[i].ttft_share);
     text += (i == 0 ? "\n    " : ",\n    ") + json_text(row);
   }
+  for (const ordered_json& row : kept) text += ",\n    " + json_text(row);
   return text + "\n  ]\n}\n";
 }
 

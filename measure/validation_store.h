@@ -21,8 +21,10 @@ std::filesystem::path validation_beside(const std::filesystem::path& hardware_fi
 
 /// The JSON of a stored validation: each case's inputs, predicted, measured and relative_error, its
 /// time when forecast without an engine, its source_key, and a fingerprint of each device's
-/// factors. `source` names the files that the measurements are from.
-std::string validation_document(const Validation& validation, std::string_view source);
+/// factors. `source` names the files that the measurements are from; `kept` are rows of an earlier
+/// document that stay, behind at least one case.
+std::string validation_document(const Validation& validation, std::string_view source,
+                                std::span<const nlohmann::ordered_json> kept = {});
 
 /// Changes with every number that forecasts on one such device depend on.
 std::string fingerprint(const roofline::Hardware& hardware);

@@ -21,7 +21,11 @@ void run(const ValidateOptions& o, const Globals& globals) {
   if (o.quick || o.restart || o.force || o.threads != 0 || o.rounds != 0) {
     throw Error("--quick, --restart, --force, --rounds and --threads need --measure");
   }
-  if (o.train) throw Error("--train: needs --measure; rows of --measurements say what they are");
+  for (const auto& [flag, given] :
+       {std::pair{"--train", o.train}, std::pair{"--seq-len", !o.seq_len.empty()},
+        std::pair{"--recompute", !o.recompute.empty()}}) {
+    if (given) throw Error(std::string(flag) + ": needs --measure; rows of --measurements say it");
+  }
   validate_measurements(o, globals);
 }
 

@@ -55,6 +55,7 @@ void check_flags(const ValidateOptions& o) {
         "--measure: needs --hardware HW.json of this machine, written by kvcast calibrate, and "
         "--csv FILE for the rows");
   }
+  if (o.csv == "-") throw Error("--csv", "-", "a file, which an interrupted run goes on with");
   for (const auto& [value, flag] :
        {std::pair{&o.rows, "--rows"}, std::pair{&o.fit, "--fit"},
         std::pair{&o.fit_rows, "--fit-rows"}, std::pair{&o.output, "--output"},
@@ -82,8 +83,9 @@ measure::TrainingAxes parse_training_axes(const ValidateOptions& o) {
 
 /// Flags of the other matrix.
 void check_matrix_flags(const ValidateOptions& o) {
-  const auto refuse = [](const char* flag, bool given, const char* got, const char* expected) {
-    if (given) throw Error(flag, got, expected);
+  const auto refuse = [&o](const char* flag, bool given, const char* expected) {
+    const char* const without = o.train ? "not with --train" : "not without --train";
+    if (given) throw Error(fmt::format("{}: {}; expected {}", flag, without, expected));
   };
   if (o.train) {
     for (const auto& [flag, given] : {std::pair{"--prompt-len", o.prompt_len.has_value()},
@@ -92,12 +94,12 @@ void check_matrix_flags(const ValidateOptions& o) {
                                       {"--arithmetic", !o.arithmetic.empty()},
                                       {"--cache-dtype", !o.cache_dtype.empty()},
                                       {"--rank-hardware", !o.rank_hardware.empty()}}) {
-      refuse(flag, given, "steps of training", "--batch, --seq-len and --recompute");
+      refuse(flag, given, "--batch, --seq-len and --recompute");
     }
   } else {
     for (const auto& [flag, given] :
          {std::pair{"--seq-len", !o.seq_len.empty()}, {"--recompute", !o.recompute.empty()}}) {
-      refuse(flag, given, "a matrix of requests", "--train");
+      refuse(flag, given, "--train");
     }
   }
 }
@@ -117,16 +119,34 @@ std::filesystem::path store_beside(const std::string& hardware, const Catalog& c
   return in_catalog ? std::filesystem::path() : measure::validation_beside(hardware);
 }
 
-/// ", replacing 268 rows of all.csv": the stored rows that this run replaces.
-std::string replaced(const std::filesystem::path& file, const std::string& source) {
+/// What a file of error bounds had before this run.
+struct StoredBefore {
+  std::vector<nlohmann::ordered_json> kept;  ///< rows of the other matrix on the same device
+  std::string lost;                          ///< ", replacing 268 rows of all.csv", or nothing
+};
+StoredBefore stored_before(const std::filesystem::path& file, const std::string& source, bool train,
+                           const measure::Validation& v) {
+  StoredBefore before;
   std::ifstream in(file);
-  const auto old = nlohmann::json::parse(in, nullptr, false);
-  if (!old.is_object() || !old.contains("rows") || !old["rows"].is_array()) return {};
+  const auto old = nlohmann::ordered_json::parse(in, nullptr, false);
+  if (!old.is_object() || !old.contains("rows") || !old["rows"].is_array()) return before;
+  nlohmann::ordered_json devices;
+  for (const auto& [name, hardware] : v.devices) devices[name] = measure::fingerprint(hardware);
+  const bool same_device = old.contains("devices") && old["devices"] == devices;
+  std::size_t lost = 0;
+  for (const auto& row : old["rows"]) {
+    if (same_device && row.is_object() && row.contains("training") != train) {
+      before.kept.push_back(row);
+    } else {
+      ++lost;
+    }
+  }
   const auto from = old.find("measurements");
   const bool is_named = from != old.end() && from->is_string();
-  if (is_named && from->get<std::string>() == source) return {};
-  return fmt::format(", replacing {} rows of {}", old["rows"].size(),
-                     is_named ? from->get<std::string>() : "another run");
+  if (lost == 0 || (is_named && from->get<std::string>() == source)) return before;
+  before.lost = fmt::format(", replacing {} rows of {}", lost,
+                            is_named ? from->get<std::string>() : "another run");
+  return before;
 }
 
 /// Writes the rows of the device, or all rows when none is named. Without rows: no file.
@@ -138,9 +158,9 @@ void write_store(const std::filesystem::path& file, measure::Validation v,
   }
   if (file.empty() || v.cases.empty()) return;
   const std::string source = std::filesystem::path(o.csv).filename().string();
-  const std::string lost = replaced(file, source);
-  write_file(file, measure::validation_document(v, source));
-  globals.say(file.string() + ": for the error bounds of estimate and sweep" + lost);
+  const StoredBefore before = stored_before(file, source, o.train, v);
+  write_file(file, measure::validation_document(v, source, before.kept));
+  globals.say(file.string() + ": for the error bounds of estimate and sweep" + before.lost);
 }
 
 }  // namespace
