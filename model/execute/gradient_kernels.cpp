@@ -12,6 +12,7 @@
 #include "model/execute/row_gradients.h"
 #include "model/execute/row_loops.h"
 #include "model/execute/shared_operators.h"
+#include "model/execute/state_scan.h"
 
 namespace kvcast::execute {
 namespace {

@@ -15,6 +15,7 @@
 #include "model/execute/positions.h"
 #include "model/execute/row_loops.h"
 #include "model/execute/shared_operators.h"
+#include "model/execute/state_scan.h"
 #include "model/io/weights/checkpoint.h"
 
 namespace kvcast::execute {

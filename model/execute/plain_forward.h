@@ -7,6 +7,7 @@
 #include "model/execute/plain_attention.h"
 #include "model/execute/positions.h"
 #include "model/execute/shared_operators.h"
+#include "model/execute/state_scan.h"
 
 namespace kvcast::execute {
 
