@@ -200,27 +200,31 @@ NarrowPanel Matrix::narrow_panel(std::size_t group_index, std::size_t first_in,
   NarrowPanel panel;
   const float* const data = data_ + group_index * group_size();
   const bool whole = arithmetic_ == Arithmetic::INT8;
-  const std::size_t words = count_in * strip_lanes() / (whole ? 4 : 2);
+  const std::size_t lanes = strip_lanes();
+  const std::size_t strips = group / lanes;
+  const std::size_t words = count_in * lanes / (whole ? 4 : 2);
   auto* const out = reinterpret_cast<std::uint32_t*>(room);
   if (dtype_ == DType::FP32) {
     const std::size_t there = std::min(count_in, round_up(in_, block) - first_in);
     pack_pairs(data + first_in * group, there, count_in, out);
-    for (std::size_t s = 0; s < 4; ++s) panel.strips[s] = out + s * words;
+    for (std::size_t s = 0; s < strips; ++s) panel.strips[s] = out + s * words;
     return panel;
   }
   panel.group = whole ? strip_group(dtype_) : narrow_inputs;
-  const std::size_t scales = whole ? count_in / panel.group * strip_lanes() : 0;
-  panel.scales = room + 4 * words;
-  panel.minimums = panel.scales + 4 * scales;
+  panel.wide = whole && has_wide_bytes(dtype_);
+  const std::size_t scales = whole ? count_in / panel.group * lanes : 0;
+  float* const of_scales = room + strips * words;
+  float* const of_minimums = of_scales + strips * scales;
+  panel.scales = of_scales;
+  panel.minimums = of_minimums;
   const auto* strip = reinterpret_cast<const std::uint32_t*>(data);
-  for (std::size_t s = 0; s < 4; ++s, strip += strip_words(dtype_, in_)) {
+  for (std::size_t s = 0; s < strips; ++s, strip += strip_words(dtype_, in_)) {
     const StripPart part{dtype_, strip, in_, first_in, count_in};
     panel.strips[s] = out + s * words;
     if (whole) {
-      unpack_bytes(part, out + s * words, room + 4 * words + s * scales,
-                   room + 4 * words + (4 + s) * scales);
+      unpack_bytes(part, out + s * words, of_scales + s * scales, of_minimums + s * scales);
     } else if (dtype_ == DType::BF16) {
-      panel.strips[s] = strip + first_in / 2 * strip_lanes();
+      panel.strips[s] = strip + first_in / 2 * lanes;
     } else {
       unpack_pairs(part, out + s * words);
     }

@@ -45,8 +45,14 @@ KVCAST_VECTOR_CLONES int sum_of(const std::int8_t* x, std::size_t n) {
 
 using Floats16 = Vector<16>;
 
-KVCAST_INLINE Floats16& floats_at(float* p) { return *reinterpret_cast<Floats16*>(p); }
-KVCAST_INLINE Floats16 floats_at(const float* p) { return *reinterpret_cast<const Floats16*>(p); }
+template <std::size_t lanes = 16>
+KVCAST_INLINE Vector<lanes>& floats_at(float* p) {
+  return *reinterpret_cast<Vector<lanes>*>(p);
+}
+template <std::size_t lanes = 16>
+KVCAST_INLINE Vector<lanes> floats_at(const float* p) {
+  return *reinterpret_cast<const Vector<lanes>*>(p);
+}
 
 constexpr std::size_t strips = narrow_outputs / 16;
 /// Rows of a tile of sums in registers.
@@ -54,10 +60,10 @@ constexpr std::size_t vector_rows = 6;
 
 // Loops are unrolled by name, as sums have to be named to stay in registers.
 
-KVCAST_INLINE void add_words(Floats16& sums, Whole16 strip, Whole16 row) {
+KVCAST_INLINE void add_words(Floats16& sums, Whole<16> strip, Whole<16> row) {
   add_pairs(sums, strip, row);
 }
-KVCAST_INLINE void add_words(Whole16& sums, Whole16 strip, Whole16 row) {
+KVCAST_INLINE void add_words(Whole<16>& sums, Whole<16> strip, Whole<16> row) {
   add_quads(sums, strip, row);
 }
 
@@ -66,14 +72,14 @@ template <std::size_t rows, typename Sums>
 KVCAST_INLINE void add_word(const NarrowProduct& p, std::size_t row, std::size_t w,
                             Sums (&sums)[rows][strips]) {
   const std::uint32_t* const a = p.rows.words(p.first_row + row, p.first_in) + w;
-  Whole16 strip[strips];
+  Whole<16> strip[strips];
 #pragma GCC unroll 6
   for (std::size_t s = 0; s < strips; ++s) {
-    strip[s] = *reinterpret_cast<const Whole16*>(p.panel.strips[s] + 16 * w);
+    strip[s] = *reinterpret_cast<const Whole<16>*>(p.panel.strips[s] + 16 * w);
   }
 #pragma GCC unroll 6
   for (std::size_t r = 0; r < rows; ++r) {
-    const Whole16 word = in_all_lanes(a[r * p.rows.stride()]);
+    const Whole<16> word = in_all_lanes<16>(a[r * p.rows.stride()]);
 #pragma GCC unroll 6
     for (std::size_t s = 0; s < strips; ++s) add_words(sums[r][s], strip[s], word);
   }
@@ -102,13 +108,15 @@ KVCAST_INLINE void vectors_bf16(const NarrowProduct& p, std::size_t row) {
   }
 }
 
-/// Adds a group's whole numbers of 16 outputs and a row to its sums.
-KVCAST_INLINE void add_group(Whole16 whole, float scale, float sum, Floats16 scales,
-                             Floats16 minimums, bool accumulate, float* c) {
-  Floats16 sums = accumulate ? floats_at(c) : Floats16{};
-  add_product(sums, minimums, Floats16{} + sum);
-  add_product(sums, __builtin_convertvector(whole, Floats16), scales * scale);
-  floats_at(c) = sums;
+/// Adds a group's whole numbers of a strip's outputs and a row to its sums.
+template <std::size_t lanes>
+KVCAST_INLINE void add_group(Whole<lanes> whole, Vector<lanes> row_scale, Vector<lanes> row_sum,
+                             Vector<lanes> scales, Vector<lanes> minimums, bool accumulate,
+                             float* c) {
+  Vector<lanes> sums = accumulate ? floats_at<lanes>(c) : Vector<lanes>{};
+  add_product<lanes>(sums, minimums, row_sum);
+  add_product<lanes>(sums, __builtin_convertvector(whole, Vector<lanes>), scales * row_scale);
+  floats_at<lanes>(c) = sums;
 }
 
 template <std::size_t rows>
@@ -116,23 +124,105 @@ KVCAST_INLINE void vectors_int8(const NarrowProduct& p, std::size_t row) {
   const std::size_t group = p.panel.group;
   const std::size_t groups = p.count_in / group;
   for (std::size_t g = 0; g < groups; ++g) {
-    Whole16 sums[rows][strips] = {};
+    Whole<16> sums[rows][strips] = {};
     for (std::size_t w = g * group / 4; w < (g + 1) * group / 4; ++w) {
       add_word<rows>(p, row, w, sums);
     }
 #pragma GCC unroll 6
     for (std::size_t r = 0; r < rows; ++r) {
       const std::size_t of_row = p.first_in / group + g;
-      const float scale = p.rows.scales(p.first_row + row + r)[of_row];
-      const float sum = p.rows.sums(p.first_row + row + r)[of_row];
+      const Floats16 scale = in_all_lanes<16>(p.rows.scales(p.first_row + row + r)[of_row]);
+      const Floats16 sum = in_all_lanes<16>(p.rows.sums(p.first_row + row + r)[of_row]);
 #pragma GCC unroll 6
       for (std::size_t s = 0; s < strips; ++s) {
         const std::size_t at = (s * groups + g) * 16;
-        add_group(sums[r][s], scale, sum, floats_at(p.panel.scales + at),
-                  floats_at(p.panel.minimums + at), p.accumulate || g > 0,
-                  p.sums + (row + r) * narrow_outputs + 16 * s);
+        add_group<16>(sums[r][s], scale, sum, floats_at(p.panel.scales + at),
+                      floats_at(p.panel.minimums + at), p.accumulate || g > 0,
+                      p.sums + (row + r) * narrow_outputs + 16 * s);
       }
     }
+  }
+}
+
+/// Strips of 8 outputs whose sums stay in registers, with six rows, or four if bytes are wide.
+constexpr std::size_t short_strips = 2;
+
+/// sums[row][strip][8] of short_strips strips from `first` on, group by group.
+template <std::size_t rows, bool wide>
+KVCAST_INLINE void bytes_int8(const NarrowProduct& p, std::size_t row, std::size_t first) {
+  // By name, as what is written could be any of p.
+  const std::size_t words = p.panel.group / 4;
+  const std::size_t groups = p.count_in / p.panel.group;
+  const std::size_t row_step = p.rows.stride();
+  const std::size_t group_step = p.rows.groups();
+  const std::uint32_t* a = p.rows.words(p.first_row + row, p.first_in);
+  const float* row_scales = p.rows.scales(p.first_row + row) + p.first_in / p.panel.group;
+  const float* row_sums = p.rows.sums(p.first_row + row) + p.first_in / p.panel.group;
+  const std::uint32_t* strip[short_strips];
+  for (std::size_t s = 0; s < short_strips; ++s) strip[s] = p.panel.strips[first + s];
+  const float* const scales = p.panel.scales + first * groups * 8;
+  const float* const minimums = p.panel.minimums + first * groups * 8;
+  float* const c = p.sums + row * narrow_outputs + 8 * first;
+  bool accumulate = p.accumulate;
+  for (std::size_t g = 0; g < groups; ++g) {
+    Whole<8> sums[rows][short_strips] = {};
+    for (std::size_t w = 0; w < words; ++w, ++a) {
+      Whole<8> bytes[short_strips];
+      Whole<8> sizes[short_strips];
+#pragma GCC unroll 2
+      for (std::size_t s = 0; s < short_strips; ++s) {
+        bytes[s] = *reinterpret_cast<const Whole<8>*>(strip[s]);
+        strip[s] += 8;
+        if constexpr (!wide) continue;
+        bytes[s] ^= static_cast<std::int32_t>(0x80808080u);
+        sizes[s] = absolute_bytes(bytes[s]);
+      }
+#pragma GCC unroll 6
+      for (std::size_t r = 0; r < rows; ++r) {
+        const Whole<8> word = in_all_lanes<8>(a[r * row_step]);
+#pragma GCC unroll 2
+        for (std::size_t s = 0; s < short_strips; ++s) {
+          if constexpr (wide) {
+            add_quads(sums[r][s], bytes[s], sizes[s], word);
+          } else {
+            add_quads(sums[r][s], bytes[s], word);
+          }
+        }
+      }
+    }
+    Vector<8> scale[short_strips];
+    Vector<8> minimum[short_strips];
+#pragma GCC unroll 2
+    for (std::size_t s = 0; s < short_strips; ++s) {
+      scale[s] = floats_at<8>(scales + (s * groups + g) * 8);
+      minimum[s] = floats_at<8>(minimums + (s * groups + g) * 8);
+      // Numbers are scale · (signed byte + 128) + minimum.
+      if constexpr (wide) minimum[s] += 128 * scale[s];
+    }
+#pragma GCC unroll 6
+    for (std::size_t r = 0; r < rows; ++r) {
+      const Vector<8> row_scale = in_all_lanes<8>(row_scales[r * group_step + g]);
+      const Vector<8> row_sum = in_all_lanes<8>(row_sums[r * group_step + g]);
+#pragma GCC unroll 2
+      for (std::size_t s = 0; s < short_strips; ++s) {
+        add_group<8>(sums[r][s], row_scale, row_sum, scale[s], minimum[s], accumulate,
+                     c + r * narrow_outputs + 8 * s);
+      }
+    }
+    accumulate = true;
+  }
+}
+
+template <std::size_t rows, bool wide>
+KVCAST_INLINE void byte_rows_of(const NarrowProduct& p, std::size_t row, std::size_t first) {
+  for (; row + rows <= p.count; row += rows) bytes_int8<rows, wide>(p, row, first);
+  if constexpr (rows > 1) byte_rows_of<rows - 1, wide>(p, row, first);
+}
+
+/// The strips that stay in registers stay in the first-level cache for all rows.
+__attribute__((target("avx2,fma"))) void multiply_short_vectors(const NarrowProduct& p) {
+  for (std::size_t s = 0; s < narrow_outputs / 8; s += short_strips) {
+    p.panel.wide ? byte_rows_of<4, true>(p, 0, s) : byte_rows_of<6, false>(p, 0, s);
   }
 }
 
@@ -242,9 +332,9 @@ __attribute__((target(KVCAST_AVX512))) void add_groups(const NarrowProduct& p, s
     const Floats16 scales = floats_at(p.panel.scales + (s * groups + g) * 16);
     const Floats16 minimums = floats_at(p.panel.minimums + (s * groups + g) * 16);
     for (std::size_t r = 0; r < narrow_rows; ++r) {
-      add_group(*reinterpret_cast<const Whole16*>(whole + (s * narrow_rows + r) * 16),
-                row_scales[r * step], row_sums[r * step], scales, minimums, accumulate,
-                p.sums + (row + r) * narrow_outputs + 16 * s);
+      add_group<16>(*reinterpret_cast<const Whole<16>*>(whole + (s * narrow_rows + r) * 16),
+                    in_all_lanes<16>(row_scales[r * step]), in_all_lanes<16>(row_sums[r * step]),
+                    scales, minimums, accumulate, p.sums + (row + r) * narrow_outputs + 16 * s);
     }
   }
 }
@@ -287,10 +377,7 @@ bool tiles_allowed() {
 NarrowKernels find_kernels(bool tiles, bool vectors) {
   const char* wanted = std::getenv("KVCAST_TILES");
   const bool may = wanted == nullptr || std::string_view(wanted) != "0";
-  const bool wide = max_lanes() >= 16 && __builtin_cpu_supports("avx512f") &&
-                    __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                    __builtin_cpu_supports("avx512vl");
-  if (!wide) return NarrowKernels::None;
+  if (widest_lanes() < 16) return NarrowKernels::None;
   if (may && tiles && tiles_allowed()) return NarrowKernels::Tiles;
   // A Sapphire Rapids with its tiles switched off multiplies 0.65 times as fast in AVX512-BF16 as
   // in fp32, and 1.6 times in AVX512-VNNI (512 x 768 by 1536 x 768, one core).
@@ -321,7 +408,9 @@ NarrowKernels narrow_kernels(Arithmetic arithmetic) {
   static const NarrowKernels bf16 =
       find_kernels(__builtin_cpu_supports("amx-bf16"), __builtin_cpu_supports("avx512bf16"));
   static const NarrowKernels int8 =
-      find_kernels(__builtin_cpu_supports("amx-int8"), __builtin_cpu_supports("avx512vnni"));
+      widest_lanes() == 8
+          ? NarrowKernels::Vectors
+          : find_kernels(__builtin_cpu_supports("amx-int8"), __builtin_cpu_supports("avx512vnni"));
   KVCAST_ASSERT(arithmetic != Arithmetic::FP32);
   return arithmetic == Arithmetic::BF16 ? bf16 : int8;
 }
@@ -329,6 +418,7 @@ NarrowKernels narrow_kernels(Arithmetic arithmetic) {
 void multiply_narrow(Arithmetic arithmetic, const NarrowProduct& product) {
   if (narrow_kernels(arithmetic) == NarrowKernels::Tiles)
     return multiply_tiles(arithmetic, product);
+  if (widest_lanes() == 8) return multiply_short_vectors(product);
   multiply_vectors(arithmetic, product);
 }
 #else
@@ -337,14 +427,13 @@ void multiply_narrow(Arithmetic, const NarrowProduct&) { KVCAST_ASSERT(false); }
 #endif
 
 KVCAST_VECTOR_CLONES float round_to_whole(const float* x, std::size_t n, std::int8_t* out) {
-  float largest = 0;
-  float not_finite = 0;
+  // Sizes as whole numbers, which compare alike, so that vectors find the largest.
+  std::uint32_t bits = 0;
   for (std::size_t i = 0; i < n; ++i) {
-    const float size = std::abs(x[i]);
-    largest = size > largest ? size : largest;
+    bits = std::max(bits, std::bit_cast<std::uint32_t>(x[i]) & 0x7fffffffu);
   }
-  for (std::size_t i = 0; i < n; ++i) not_finite += x[i] - x[i];
-  const bool sound = not_finite == 0;
+  const auto largest = std::bit_cast<float>(bits);
+  const bool sound = std::isfinite(largest);
   const float inverse = sound && largest > 0 ? 127.0F / largest : 0.0F;
   if (!sound || !std::isfinite(inverse)) {
     std::fill_n(out, n, std::int8_t{0});

@@ -22,10 +22,10 @@ Arithmetic parse_arithmetic(const std::string& text, const std::string& flag);
 /// How this processor multiplies such numbers.
 enum class NarrowKernels : std::uint8_t {
   None,     ///< as fp32 numbers, after the same rounding
-  Vectors,  ///< AVX512-BF16, AVX512-VNNI
+  Vectors,  ///< AVX512-BF16; AVX512-VNNI or AVX2
   Tiles,    ///< AMX
 };
-/// The fastest, unless the environment's KVCAST_TILES says 0 or KVCAST_MAX_LANES less than 16.
+/// The fastest that the environment's KVCAST_TILES, which may say 0, and KVCAST_MAX_LANES allow.
 NarrowKernels narrow_kernels(Arithmetic arithmetic);
 
 /// The next multiple.
@@ -40,7 +40,9 @@ inline constexpr std::size_t narrow_rows = 16;
 /// Outputs of a panel: 4 strips of 16.
 inline constexpr std::size_t narrow_outputs = 64;
 
-/// Rows rounded for a product: 32-bit words of two bf16 numbers or four int8 numbers.
+/// Rows rounded for a product: 32-bit words of two bf16 numbers or four int8 numbers; for Pairs two
+/// words have four whole numbers in 16 bits each, the first one and the third one before the
+/// others.
 class NarrowRows {
  public:
   /// Floats of memory for rows of `in` numbers that share a scale by `group`.
@@ -77,13 +79,14 @@ float round_to_whole(const float* x, std::size_t n, std::int8_t* out);
 void round_rows(Arithmetic arithmetic, const float* x, std::size_t step, std::size_t rows,
                 std::size_t in, std::size_t group, float* out);
 
-/// Some inputs of 64 outputs: strips of 16, [word][output] with a word of the inputs as in
-/// NarrowRows; in INT8 bytes are unsigned, and number = scale · byte + minimum.
+/// Some inputs of 64 outputs: strips of 16, or as wide as AVX2's vectors, [word][output] with a
+/// word as in NarrowRows; in INT8 bytes are unsigned, and number = scale · byte + minimum.
 struct NarrowPanel {
-  const std::uint32_t* strips[narrow_outputs / 16];
-  const float* scales = nullptr;    ///< [strip][group][16]
+  const std::uint32_t* strips[narrow_outputs / 8];
+  const float* scales = nullptr;    ///< [strip][group][output]
   const float* minimums = nullptr;  ///< likewise
   std::size_t group = narrow_inputs;
+  bool wide = false;  ///< whether bytes are above 127
 };
 
 /// The strips, one after another, of a panel [inputs, 64] in BF16; inputs that are missing are 0.

@@ -14,21 +14,12 @@ namespace kvcast::execute {
 namespace {
 
 template <std::size_t lanes>
-struct IntegersOf {
-  typedef std::uint32_t Words
-      __attribute__((vector_size(lanes * sizeof(float)), aligned(4), may_alias));
-  typedef std::int32_t Whole
-      __attribute__((vector_size(lanes * sizeof(float)), aligned(4), may_alias));
+struct HalvesOf {
   typedef std::uint16_t Halves
       __attribute__((vector_size(lanes * sizeof(std::uint16_t)), aligned(2), may_alias));
 };
-/// A word of each row of a strip.
 template <std::size_t lanes>
-using Words = typename IntegersOf<lanes>::Words;
-template <std::size_t lanes>
-using Whole = typename IntegersOf<lanes>::Whole;
-template <std::size_t lanes>
-using Halves = typename IntegersOf<lanes>::Halves;
+using Halves = typename HalvesOf<lanes>::Halves;
 
 /// Numbers below 2^31.
 template <std::size_t lanes>
@@ -567,10 +558,11 @@ KVCAST_INLINE void unpack_type(const StripPart& part, float* out, std::size_t st
   }
 }
 
-/// Whether numbers are bytes times a scale.
+/// Whether numbers are bytes times a scale, and bytes above 127 among them.
 template <typename Type>
-constexpr bool is_of_bytes =
-    std::is_base_of_v<Bytes<Type>, Type> || std::is_base_of_v<Bytes<Type, true>, Type>;
+constexpr bool is_wide = std::is_base_of_v<Bytes<Type, true>, Type>;
+template <typename Type>
+constexpr bool is_of_bytes = std::is_base_of_v<Bytes<Type>, Type> || is_wide<Type>;
 
 /// Rounded to the nearest bf16, ties to even, in the upper halves.
 template <std::size_t lanes>
@@ -619,7 +611,7 @@ KVCAST_INLINE void unpack_type_bytes(const StripPart& part, std::uint32_t* out, 
 template <std::size_t lanes, typename Type>
 KVCAST_INLINE void multiply_type_bytes(const StripPart& part, const std::uint32_t* x,
                                        const float* row_scales, const float* row_sums, float* y) {
-  if constexpr (is_of_bytes<Type> && lanes == 16) {
+  if constexpr (is_of_bytes<Type> && lanes >= 8) {
     constexpr std::size_t groups = Type::block / Type::group;
     const std::size_t end = (part.first + part.count) / Type::group;
     Vector<lanes> total{};
@@ -629,10 +621,19 @@ KVCAST_INLINE void multiply_type_bytes(const StripPart& part, const std::uint32_
       Whole<lanes> sums{};
 #pragma GCC unroll 8
       for (std::size_t i = 0; i < Type::group / 4; ++i) {
-        const auto bytes = (Whole16)Type::template bytes<lanes>(block, g % groups, i);
-        add_quads(sums, bytes, in_all_lanes(x[g * Type::group / 4 + i]));
+        const Words<lanes> bytes = Type::template bytes<lanes>(block, g % groups, i);
+        const Whole<lanes> word = in_all_lanes<lanes>(x[g * Type::group / 4 + i]);
+        if constexpr (lanes == 16) {
+          add_quads(sums, (Whole<16>)bytes, word);
+        } else if constexpr (is_wide<Type>) {
+          const auto whole = (Whole<8>)(bytes ^ 0x80808080u);
+          add_quads(sums, whole, absolute_bytes(whole), word);
+        } else {
+          add_quads(sums, (Whole<8>)bytes, word);
+        }
       }
-      const GroupScale<lanes> scale = Type::template scale<lanes>(block, g % groups);
+      GroupScale<lanes> scale = Type::template scale<lanes>(block, g % groups);
+      if constexpr (lanes == 8 && is_wide<Type>) scale.minimum += 128 * scale.scale;
       total += scale.minimum * row_sums[g];
       total += __builtin_convertvector(sums, Vector<lanes>) * (scale.scale * row_scales[g]);
     }
@@ -716,6 +717,10 @@ KVCAST_VECTOR_WIDTHS(void, multiply_bytes, multiply_bytes_lanes,
 bool has_bytes(DType dtype) {
   return has_strips(dtype) &&
          with_type(dtype, [](auto type) { return is_of_bytes<decltype(type)>; });
+}
+
+bool has_wide_bytes(DType dtype) {
+  return has_bytes(dtype) && with_type(dtype, [](auto type) { return is_wide<decltype(type)>; });
 }
 
 std::span<const DType> stored_types() {

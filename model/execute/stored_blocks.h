@@ -60,6 +60,8 @@ void unpack_pairs(const StripPart& part, std::uint32_t* out);
 
 /// Whether the type's numbers are scale · byte + minimum with a scale and a minimum by group.
 bool has_bytes(DType dtype);
+/// Whether bytes above 127 are among them.
+bool has_wide_bytes(DType dtype);
 /// out[input / 4 · lanes + lane] has four inputs' bytes, the first one lowest; scales and minimums
 /// are [group][lane]. Needs has_bytes().
 void unpack_bytes(const StripPart& part, std::uint32_t* out, float* scales, float* minimums);

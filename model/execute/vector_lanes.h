@@ -42,15 +42,21 @@ inline std::size_t max_lanes() {
 }
 
 #if defined(__x86_64__) && defined(__gnu_linux__)
-/// What this processor can run of functions for 16, 8 and 4 lanes.
-template <typename F>
-F* widest(F* with_16, F* with_8, F* with_4) {
+/// What this processor can run.
+inline std::size_t widest_lanes() {
   const std::size_t most = max_lanes();
   const bool has_8 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool has_16 = has_8 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
-  return has_16 && most >= 16 ? with_16 : has_8 && most >= 8 ? with_8 : with_4;
+  return has_16 && most >= 16 ? 16 : has_8 && most >= 8 ? 8 : 4;
+}
+
+/// What this processor can run of functions for 16, 8 and 4 lanes.
+template <typename F>
+F* widest(F* with_16, F* with_8, F* with_4) {
+  const std::size_t lanes = widest_lanes();
+  return lanes == 16 ? with_16 : lanes == 8 ? with_8 : with_4;
 }
 #endif
 
