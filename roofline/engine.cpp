@@ -129,6 +129,7 @@ const EngineKey engine_keys[] = {
     {"collectives", [](const Entry& e, Engine& g) { g.collectives = e.object.text("value"); }},
     {"host_launch", [](const Entry& e, Engine& g) { g.host_launch = e.seconds(); }},
     {"launch_gap", [](const Entry& e, Engine& g) { g.launch_gap = e.seconds(); }},
+    {"collective_wait", [](const Entry& e, Engine& g) { g.collective_wait = e.seconds(); }},
     {"host_request", [](const Entry& e, Engine& g) { g.host.request = e.seconds(); }},
     {"host_token", [](const Entry& e, Engine& g) { g.host.token = e.seconds(); }},
     {"host_step", [](const Entry& e, Engine& g) { g.host.step = e.seconds(); }},

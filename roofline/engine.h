@@ -73,7 +73,9 @@ struct Engine {
   std::optional<Seconds> host_launch = {};
   Seconds launch_gap = {};
   HostTimes host = {};
-  std::string collectives = {};          ///< whose kernels they are, see Interconnect::curve
+  std::string collectives = {};  ///< whose kernels they are, see Interconnect::curve
+  /// Of each collective, beyond what those measure that do nothing else: devices reach it apart.
+  Seconds collective_wait = {};
   std::vector<EngineValue> values = {};  ///< all of the file, for this version
 
   /// Steps of its own, which a prefill that several devices share does not have.

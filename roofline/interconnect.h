@@ -38,6 +38,11 @@ class CollectiveCurve {
   /// time, and a library may send more than it must.
   explicit CollectiveCurve(const std::function<double(double)>& seconds);
 
+  /// Takes so much longer at all sizes; a default one does not.
+  void wait(Seconds more) {
+    for (double& s : seconds_) s += more.value;
+  }
+
   double at(double bytes) const {
     if (seconds_.empty()) return 0;
     if (!(bytes >= 1)) return seconds_.front();

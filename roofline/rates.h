@@ -101,6 +101,7 @@ struct Rates {
     std::shared_ptr<const Interconnect> interconnect;
     std::string library;
     Mode mode = Mode::Calibrated;
+    Seconds wait = {};  ///< Engine::collective_wait
   };
   Collectives collectives;
   std::optional<Sourced> lockstep = {};  ///< of devices that wait for others in every layer

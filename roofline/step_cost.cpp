@@ -355,6 +355,7 @@ StepEntry compile(const OpCost& cost, double count, const Rates& rates, Polynomi
     e.collective =
         rates.collectives.interconnect->curve(cost.collective->kind, cost.collective->group,
                                               rates.collectives.library, rates.collectives.mode);
+    e.collective->wait(rates.collectives.wait);
     e.message_bytes = polynomials.add(cost.collective->bytes);
   }
   e.works = !cost.collective || !cost.bytes.is_zero();

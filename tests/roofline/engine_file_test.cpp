@@ -42,6 +42,7 @@ json whole() {
           {"cuts_prompts", value(true)},
           {"graphs", value("decode")},
           {"host_launch", value("5 us")},
+          {"collective_wait", value("6 us")},
           {"launch_gap", value("2 us")},
           {"host_request", value("3 ms")},
           {"host_token", value("4 us")},
@@ -106,12 +107,13 @@ TEST_CASE("engine: every key of a file is read, with its source") {
   CHECK(e.cuts_prompts);
   CHECK(e.graphs == Graphs::Decode);
   CHECK(e.host_launch->value == near(5e-6));
+  CHECK(e.collective_wait.value == near(6e-6));
   CHECK(e.launch_gap.value == near(2e-6));
   CHECK(e.host.request.value == near(3e-3));
   CHECK(e.host.token.value == near(4e-6));
   CHECK(e.host.step.value == near(1e-3));
   CHECK(e.host.sequence.value == near(7e-6));
-  CHECK(e.values.size() == 25);
+  CHECK(e.values.size() == 26);
   REQUIRE(value_of(e, "scheduler.memory_share") != nullptr);
   CHECK(value_of(e, "scheduler.memory_share")->value == "0.9");
   CHECK(value_of(e, "host_step")->value == "\"1 ms\"");
