@@ -1,6 +1,7 @@
 #include "roofline/estimator.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -27,11 +28,11 @@ double tokens_of(const DesignPoint& point) {
 
 /// Of a pipeline's stages, with their hops to the next.
 struct PipelineTime {
-  double way_s = 0;  ///< of one micro-batch through all of them
-  double slowest_s = 0;
-  void add(double stage_s, double hop_s) {
+  double way_s = 0;      ///< of one micro-batch through all of them
+  double slowest_s = 0;  ///< the longest that a stage takes for `others`
+  void add(double stage_s, double hop_s, double others_s) {
     way_s += stage_s + hop_s;
-    slowest_s = std::max(slowest_s, stage_s);
+    slowest_s = std::max(slowest_s, others_s);
   }
 };
 
@@ -71,7 +72,8 @@ Rates rates_of(const Configuration& c) {
   const Parallelism& p = c.parallelism;
   Rates rates = make_rates(c.hardware, c.lowering, c.mode, c.engine);
   if (p.of_stage() > 1 && c.mode == Mode::Calibrated) wait_for_others(c.hardware, rates);
-  rates.collectives = {c.interconnect, c.engine.collectives, c.mode};
+  rates.collectives = {c.interconnect, c.engine.collectives, c.mode,
+                       c.mode == Mode::Calibrated ? c.engine.collective_wait : Seconds{}};
   if (c.interconnect != nullptr && p.devices() > c.interconnect->devices()) {
     throw Error(
         to_string(p),
@@ -86,7 +88,7 @@ Recordings record_for(const Configuration& c, const std::optional<DevicePlace>& 
   Recordings r{record(c.architecture, c.methods, c.lowering, options), {}};
   // Methods that choose tokens or fill caches ahead keep the prompt in one piece.
   const bool in_pieces = c.engine.prefill_tokens > 0 && !c.architecture.encoder_decoder &&
-                         !r.whole.whole_prompt && r.whole.helpers().empty() &&
+                         !r.whole.whole_prompt && r.whole.helpers().empty() && !r.whole.selection &&
                          r.whole.prompt_slots == Count(symbol::prompt_len);
   options.chunked = true;
   if (in_pieces) r.chunk = record(c.architecture, c.methods, c.lowering, options);
@@ -137,31 +139,50 @@ std::vector<Forecast> Estimator::Stage::at(std::span<const DesignPoint> points, 
 
 void Estimator::overlap(const Stage& stage, std::span<const DesignPoint> points,
                         std::span<Forecast> whole) const {
-  std::vector<DesignPoint> parts(points.begin(), points.end());
-  for (DesignPoint& p : parts) p.batch = divided_up(p.batch, std::min(micro_batches_, p.batch));
-  const std::vector<Forecast> of_part = stage.at(parts, false);
+  std::vector<DesignPoint> large(points.begin(), points.end());
+  std::vector<DesignPoint> small = large;
+  bool even = true;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const MicroBatches micro(points[i].batch, micro_batches_);
+    large[i].batch = micro.large;
+    small[i].batch = micro.small();
+    even = even && micro.num_small == 0;
+  }
+  const std::vector<Forecast> of_large = stage.at(large, false);
+  const std::vector<Forecast> of_small = even ? of_large : stage.at(small, false);
   const HostTimes& host = rates().host;
   for (std::size_t i = 0; i < points.size(); ++i) {
-    const auto n = static_cast<double>(divided_up(points[i].batch, parts[i].batch));
-    if (n == 1) continue;
+    const MicroBatches micro(points[i].batch, micro_batches_);
+    if (micro.number == 1) continue;
     Forecast& f = whole[i];
-    const Forecast& part = of_part[i];
-    const auto meet = [n](double part_s, double messages_s, double& all_s, double& waiting_s) {
-      const double working_s = n * (part_s - messages_s);
-      waiting_s = std::max(0.0, n * messages_s - working_s);
+    const Forecast& part = of_large[i];
+    const auto sum = [&](auto of_part) {
+      return static_cast<double>(micro.num_large()) * of_part(part, large[i]) +
+             static_cast<double>(micro.num_small) * of_part(of_small[i], small[i]);
+    };
+    const auto meet = [&](double parts_s, double messages_s, double& all_s, double& waiting_s) {
+      const double working_s = parts_s - messages_s;
+      waiting_s = std::max(0.0, messages_s - working_s);
       all_s = working_s + waiting_s;
     };
+    const auto prompt_of = [&](const Forecast& read, const DesignPoint& p) {
+      return read.ttft_s - host.before_s(tokens_of(p));
+    };
+    using P = const DesignPoint&;
     const double request_s = host.before_s(tokens_of(points[i]));
-    const double prompt_s = part.ttft_s - host.before_s(tokens_of(parts[i]));
-    meet(prompt_s, part.communication_s, f.ttft_s, f.communication_s);
-    meet(part.tpot_s, part.tpot_communication_s, f.tpot_s, f.tpot_communication_s);
+    meet(sum(prompt_of), sum([](const Forecast& x, P) { return x.communication_s; }), f.ttft_s,
+         f.communication_s);
+    meet(sum([](const Forecast& x, P) { return x.tpot_s; }),
+         sum([](const Forecast& x, P) { return x.tpot_communication_s; }), f.tpot_s,
+         f.tpot_communication_s);
+    const double prompt_s = prompt_of(part, large[i]);
     for (std::size_t k = 0; k < num_ttft_parts; ++k) {
       f.ttft_parts_s[k] = part.ttft_parts_s[k] * f.ttft_s / prompt_s;
     }
     double& base_s = f.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)];
-    base_s += request_s * (1 - f.ttft_s / prompt_s);
+    base_s += request_s - host.before_s(tokens_of(large[i])) * f.ttft_s / prompt_s;
     f.ttft_s += request_s;
-    f.prefill_bytes = n * part.prefill_bytes;
+    f.prefill_bytes = sum([](const Forecast& x, P) { return x.prefill_bytes; });
     f.decode_bytes_per_token = part.decode_bytes_per_token;
     f.ttft_bound = f.communication_s > 0 ? Bound::Link : part.ttft_work_bound;
     f.tpot_bound = f.tpot_communication_s > 0 ? Bound::Link : part.tpot_work_bound;
@@ -171,10 +192,13 @@ void Estimator::overlap(const Stage& stage, std::span<const DesignPoint> points,
 }
 
 Estimate Estimator::pipelined(const Stages& stages, const DesignPoint& point, bool exact) const {
-  const std::uint64_t most = micro_batches_ > 0 ? micro_batches_ : stages.size();
+  const MicroBatches parts(point.batch, micro_batches_ > 0 ? micro_batches_ : stages.size());
+  const auto num_large = static_cast<double>(parts.num_large());
+  const auto num_small = static_cast<double>(parts.num_small);
   DesignPoint micro = point;
-  micro.batch = divided_up(point.batch, std::min(most, point.batch));
-  const auto parts = static_cast<double>(divided_up(point.batch, micro.batch));
+  micro.batch = parts.large;
+  DesignPoint small = point;
+  small.batch = parts.small();
   const auto of_stage = static_cast<double>(parallelism_.of_stage());
   const auto forecast = [&](const Stage& stage, const DesignPoint& p) {
     return stage.at({&p, 1}, exact).front();
@@ -182,17 +206,17 @@ Estimate Estimator::pipelined(const Stages& stages, const DesignPoint& point, bo
   PipelineTime prompt;
   PipelineTime step;
   const HostTimes& host = rates().host;
-  double prompt_steps = parts;
   Estimate sum;
   sum.devices = parallelism_.devices();
   for (const Stage& stage : stages) {
     const Forecast all = forecast(stage, point);
     const Forecast part = micro.batch == point.batch ? all : forecast(stage, micro);
+    const Forecast small_part = parts.num_small == 0 ? part : forecast(stage, small);
     // An engine with a limit of tokens reads the prompts in its own steps.
     const bool in_steps = stage.recordings.chunk.has_value();
-    if (in_steps) prompt_steps = static_cast<double>(stage.forecaster.num_prefill_steps(point));
     const Forecast& read = in_steps ? all : part;
-    const double steps = in_steps ? prompt_steps : 1;  // that `read` has
+    const double steps =  // that `read` has
+        in_steps ? static_cast<double>(stage.forecaster.num_prefill_steps(point)) : 1;
     double prompt_hop_s = 0;
     double step_hop_s = 0;
     if (stage.hop) {
@@ -202,13 +226,18 @@ Estimate Estimator::pipelined(const Stages& stages, const DesignPoint& point, bo
       const SymbolValues token = stage.recordings.whole.symbols.resolve({micro.batch, 1, 1});
       step_hop_s = stage.hop->at(static_cast<double>(stage.hop_bytes.at(token)));
     }
-    const double read_s = read.ttft_s - host.before_s(tokens_of(in_steps ? point : micro));
-    prompt.add(read_s / steps, prompt_hop_s);
-    step.add(part.tpot_s, step_hop_s);
+    const double read_s =
+        (read.ttft_s - host.before_s(tokens_of(in_steps ? point : micro))) / steps;
+    const double small_s = small_part.ttft_s - host.before_s(tokens_of(small));
+    prompt.add(read_s, prompt_hop_s,
+               in_steps ? (steps - 1) * read_s : (num_large - 1) * read_s + num_small * small_s);
+    step.add(part.tpot_s, step_hop_s, num_large * part.tpot_s + num_small * small_part.tpot_s);
     sum.communication_s += read.communication_s / steps + prompt_hop_s;
     sum.tpot_communication_s += part.tpot_communication_s + step_hop_s;
     sum.prefill_flops += of_stage * all.prefill_flops;
-    sum.prefill_bytes += of_stage * read.prefill_bytes * (in_steps ? 1 : parts);
+    sum.prefill_bytes += of_stage * (in_steps ? all.prefill_bytes
+                                              : num_large * part.prefill_bytes +
+                                                    num_small * small_part.prefill_bytes);
     sum.decode_flops_per_token += of_stage * all.decode_flops_per_token;
     sum.decode_bytes_per_token += of_stage * part.decode_bytes_per_token;
     sum.weight_bytes += of_stage * all.weight_bytes;
@@ -222,11 +251,17 @@ Estimate Estimator::pipelined(const Stages& stages, const DesignPoint& point, bo
     sum.ttft_bound = all.ttft_bound;
     sum.tpot_bound = part.tpot_bound;
     sum.bound = all.bound;
+    // The first stage works for the helper models.
+    for (std::size_t k = 0; k < num_ttft_parts; ++k) {
+      sum.ttft_parts_s[k] +=
+          num_large * part.ttft_parts_s[k] + num_small * small_part.ttft_parts_s[k];
+    }
   }
-  sum.ttft_s =
-      host.before_s(tokens_of(point)) + prompt.way_s + (prompt_steps - 1) * prompt.slowest_s;
-  sum.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)] = sum.ttft_s;
-  sum.tpot_s = std::max(step.way_s, parts * step.slowest_s);
+  sum.ttft_s = host.before_s(tokens_of(point)) + prompt.way_s + prompt.slowest_s;
+  double& base_s = sum.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)];
+  base_s = 0;
+  base_s = sum.ttft_s - std::accumulate(sum.ttft_parts_s.begin(), sum.ttft_parts_s.end(), 0.0);
+  sum.tpot_s = std::max(step.way_s, step.slowest_s);
   sum.fits = sum.peak_memory_bytes <= rates().memory_capacity_bytes;
   return sum;
 }
@@ -281,7 +316,7 @@ std::vector<BreakdownRow> Estimator::breakdown(const DesignPoint& point) const {
   DesignPoint own = point;
   own.batch = divided_up(point.batch, parallelism_.dp);
   const bool overlaps = stages_.size() == 1 && micro_batches_ > 1 && own.batch > 1;
-  if (overlaps) own.batch = divided_up(own.batch, std::min(micro_batches_, own.batch));
+  if (overlaps) own.batch = MicroBatches(own.batch, micro_batches_).large;
   std::vector<BreakdownRow> rows;
   for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
     for (BreakdownRow& row : stages_[stage].forecaster.breakdown(own)) {

@@ -4,12 +4,14 @@
 /// Devices that split each layer (tp) or its experts (ep) do the same at the same time, and wait
 /// for each other's messages; so one of them is forecast. Replicas (dp) share the sequences. Stages
 /// of a pipeline (pp) hand micro-batches on:
-///   TTFT of n micro-batches = the first one's way through all stages + n - 1 times the slowest
-///   stage; time per token = the longer of a micro-batch's way and n times the slowest stage.
-/// Without a pipeline n micro-batches overlap, the messages of one with the work of the others:
-///   time = n times the longer of a micro-batch's work and its messages.
+///   TTFT = the first micro-batch's way through all stages + the slowest stage's time for the
+///   others; time per token = the longer of a micro-batch's way and the slowest stage's time for
+///   all.
+/// Without a pipeline micro-batches overlap, the messages of one with the work of the others:
+///   time = the longer of all work and all messages.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,6 +26,21 @@ namespace kvcast::roofline {
 constexpr std::uint64_t divided_up(std::uint64_t n, std::uint64_t by) {
   return n / by + (n % by > 0 ? 1 : 0);
 }
+
+/// Sequences in `parts` micro-batches, fewer where there are fewer sequences, as even as can be:
+/// first the large ones, then those that are smaller by one.
+struct MicroBatches {
+  MicroBatches(std::uint64_t sequences, std::uint64_t parts)
+      : number(std::min(sequences, parts)),
+        large(divided_up(sequences, number)),
+        num_small(number * large - sequences) {}
+  std::uint64_t number;
+  std::uint64_t large;
+  std::uint64_t num_small;
+
+  std::uint64_t num_large() const { return number - num_small; }
+  std::uint64_t small() const { return num_small > 0 ? large - 1 : large; }
+};
 
 struct Configuration {
   Architecture architecture;

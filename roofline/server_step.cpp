@@ -19,7 +19,7 @@ bool is_in_chunks(const Recording& r) {
   const auto& nodes = r.prefill().nodes();
   const bool bounded = std::any_of(nodes.begin(), nodes.end(),
                                    [](const Node& n) { return is_any<CacheEvict>(n.op); });
-  return r.helpers().empty() && !r.whole_prompt && !bounded &&
+  return r.helpers().empty() && !r.selection && !r.whole_prompt && !bounded &&
          r.prompt_slots == Count(symbol::prompt_len);
 }
 

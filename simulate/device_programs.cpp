@@ -140,12 +140,14 @@ Programs device_programs(const Configuration& c, const DesignPoint& point) {
   Programs programs;
   programs.ranks.resize(c.interconnect->devices());
   const std::uint64_t own = roofline::divided_up(point.batch, p.dp);
-  const std::uint64_t most = c.micro_batches > 0 ? c.micro_batches : p.pp;
-  const std::uint64_t micro = roofline::divided_up(own, p.pp > 1 ? std::min(most, own) : 1);
+  programs.answers_from = p.devices() - p.of_stage();  // where devices are left out, they end at 0
+  const roofline::MicroBatches micro(own, p.pp == 1             ? 1
+                                          : c.micro_batches > 0 ? c.micro_batches
+                                                                : p.pp);
   for (std::uint64_t stage = 0; stage < p.pp; ++stage) {
     StagePlayer player(c, stage, programs);
-    for (std::uint64_t done = 0; done < own; done += micro) {
-      player.play(std::min(micro, own - done), point.prompt_len);
+    for (std::uint64_t i = 0; i < micro.number; ++i) {
+      player.play(i < micro.num_large() ? micro.large : micro.small(), point.prompt_len);
       check_instructions(programs.num_instructions());
     }
   }

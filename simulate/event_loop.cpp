@@ -94,7 +94,10 @@ class EventLoop {
       } while (!events_.empty() && events_.time() == now_);
       network_->settle(now_, events_);
     }
-    result_.ttft_s = result_.finish_s.back();
+    const std::size_t last = result_.finish_s.size() - 1;
+    const auto answers =
+        static_cast<std::ptrdiff_t>(simulation_.programs_.answers_from.value_or(last));
+    result_.ttft_s = *std::max_element(result_.finish_s.begin() + answers, result_.finish_s.end());
     result_.makespan_s = *std::max_element(result_.finish_s.begin(), result_.finish_s.end());
     result_.link_bytes = network_->link_bytes(now_);
     result_.link_utilisation = result_.link_bytes;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -36,6 +37,8 @@ using Program = std::vector<Instruction>;
 struct Programs {
   std::vector<Program> ranks;
   std::vector<std::string> labels;  ///< of Compute instructions
+  /// The ranks from this one on make the first token; the last one alone if it is not set.
+  std::optional<std::size_t> answers_from = {};
 
   std::size_t num_instructions() const;
 };

@@ -76,7 +76,7 @@ struct RankUsage {
 
 struct RunResult {
   std::vector<double> finish_s;  ///< one per rank
-  double ttft_s = 0;             ///< finish of the last rank
+  double ttft_s = 0;             ///< when the last rank that makes the first token has it
   double makespan_s = 0;         ///< finish of the last of all
   std::uint64_t messages = 0;    ///< delivered, background flows not counted
   std::uint64_t message_bytes = 0;

@@ -68,8 +68,8 @@ bool divides(const Parallelism& p, const Architecture& a) {
 }
 
 /// A device's part of the model that chooses tokens, which a tensor-parallel group splits as it
-/// does the base. One that it does not divide lies whole on each device; so does that of stages and
-/// replicas.
+/// does the base. One that it does not divide lies whole on each device; so does that of replicas,
+/// and of the first stage of a pipeline.
 std::optional<Sharding> part_of_helper(const Plan& plan, const RecordedPass& pass,
                                        const std::optional<DevicePlace>& place) {
   if (!place || place->plan.pp > 1 || place->plan.dp > 1 || !chooses_tokens(pass.part)) return {};
@@ -84,6 +84,7 @@ std::optional<Sharding> part_of_helper(const Plan& plan, const RecordedPass& pas
 std::vector<RecordedPass> record_helpers(const Plan& plan, const Lowering& lowering,
                                          const std::optional<DevicePlace>& place) {
   std::vector<RecordedPass> passes;
+  if (place && place->device >= place->plan.of_stage()) return passes;
   for (const PlannedPass& planned : plan.helpers) {
     const std::optional<Sharding> part = part_of_helper(plan, planned.pass, place);
     Recorder r(plan.symbols, lowering, planned.pass.prefixes, nullptr, part ? &*part : nullptr);

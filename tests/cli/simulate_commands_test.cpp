@@ -76,6 +76,13 @@ TEST_CASE("simulate prefill: noise repeats with its seed") {
   CHECK(first["ttft_p05_s"] < first["ttft_p95_s"]);
 }
 
+TEST_CASE("simulate prefill: noise slows a plan that leaves devices of its platform out") {
+  const json j = run_json(
+      "simulate prefill --model llama-3.1-8b --hardware h100-sxm --prompt-len 4k --tp 4 --noise "
+      "flows=4,bytes=1e7,trials=5 --json");
+  CHECK(j["noise"]["ttft_mean_s"] >= j["ttft_s"]);
+}
+
 TEST_CASE("simulate prefill: trace and plot are written") {
   const TestFolder folder;
   const ProgramResult result = run_well(four + link + "--trace " + folder.file("t.json") +
