@@ -52,6 +52,22 @@ HardwareLink hardware_link(const roofline::Hardware& hardware, roofline::Mode mo
   return chosen;
 }
 
+HardwareLink network_link(const roofline::InterconnectData& platform,
+                          const roofline::Hardware& hardware, roofline::Mode mode) {
+  HardwareLink chosen;
+  chosen.name = "network";
+  const bool payload = mode == roofline::Mode::Calibrated;
+  chosen.link.bytes_per_s =
+      payload ? platform.network_payload_bytes_per_s : platform.network_bytes_per_s;
+  chosen.link.latency_s = platform.network_latency_s;
+  chosen.link.exchange = exchange_cost(hardware, mode);
+  const std::string source(roofline::name(roofline::Source::Datasheet));
+  chosen.factors = {{"network bandwidth", platform.network_bytes_per_s,
+                     chosen.link.bytes_per_s / platform.network_bytes_per_s, source, platform.name},
+                    {"network latency", platform.network_latency_s, 1, source, platform.name}};
+  return chosen;
+}
+
 PlatformChain platform_chain(const simulate::Platform& platform, SendOrder order,
                              const simulate::ExchangeCost& cost) {
   PlatformChain chain;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "roofline/interconnect.h"
 #include "roofline/rates.h"
 #include "search/runahead.h"
 #include "simulate/platform.h"
@@ -25,6 +26,10 @@ struct HardwareLink {
 /// nearest name, and where the file lists no links.
 HardwareLink hardware_link(const roofline::Hardware& hardware, roofline::Mode mode,
                            const std::string& name = {});
+
+/// The network between a platform's nodes, which a chain of more devices than a node has crosses.
+HardwareLink network_link(const roofline::InterconnectData& platform,
+                          const roofline::Hardware& hardware, roofline::Mode mode);
 
 /// How a platform's device i reaches device i + 1.
 struct PlatformChain {

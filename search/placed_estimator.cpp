@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "model/base/error.h"
 #include "model/record/rank_recording.h"
 #include "simulate/topologies.h"
@@ -32,6 +34,19 @@ std::uint64_t largest(const std::vector<Count>& counts, std::span<const std::uin
   std::uint64_t most = 0;
   for (const Count& count : counts) most = std::max(most, count.at(values));
   return most;
+}
+
+/// Whether such a chain of groups needs more than one node. Throws Error when the platform is too
+/// small for it.
+bool crosses_nodes(const Configuration& c, std::uint64_t ranks) {
+  if (c.interconnect == nullptr) return false;
+  const std::uint64_t devices = checked_multiply(ranks, c.parallelism.devices());
+  if (devices > c.interconnect->devices()) {
+    throw Error("method " + find_placement(c.methods)->method,
+                fmt::format("{} of {} devices", c.interconnect->name(), c.interconnect->devices()),
+                fmt::format("a platform of at least {}", devices));
+  }
+  return devices > c.interconnect->data().devices_per_node;
 }
 
 }  // namespace
@@ -76,7 +91,10 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
                 "at most " + std::to_string(most_searched) + ", or partition=even or A/B/...");
   }
   if (spec.name == "tsp") schedule_ = simulate::Schedule::Tsp;
-  link_ = link ? *link : hardware_link(c.hardware, c.mode);
+  link_ = link ? *link
+          : crosses_nodes(c, placement_->ranks)
+              ? network_link(c.interconnect->data(), c.hardware, c.mode)
+              : hardware_link(c.hardware, c.mode);
   if (schedule_ == simulate::Schedule::Tsp && link_.link.exchange.lockstep < 1 &&
       c.hardware.lockstep) {
     const roofline::Sourced& lockstep = *c.hardware.lockstep;

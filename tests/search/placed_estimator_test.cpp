@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "tests/model/message_of.h"
 #include "tests/near.h"
 #include "tests/roofline/test_models.h"
+#include "tests/source_catalog.h"
 
 namespace kvcast::search {
 namespace {
@@ -23,6 +25,16 @@ using roofline::Estimate;
 Configuration configuration(const std::string& methods, const std::string& model = "llama-7b",
                             Kernels kernels = Kernels::Fused) {
   return a100_configuration(model, methods, kernels);
+}
+
+Configuration on_platform(const std::string& methods, const std::string& platform,
+                          const Parallelism& plan) {
+  Configuration c = configuration(methods, "llama-3.1-8b");
+  c.hardware = roofline::load_hardware(catalog(), "h100-sxm");
+  c.parallelism = plan;
+  c.interconnect = std::make_shared<const roofline::Interconnect>(
+      roofline::load_interconnect(catalog(), platform));
+  return c;
 }
 
 HardwareLink link_of(double bytes_per_s) {
@@ -220,6 +232,20 @@ TEST_CASE("placement: what cannot be estimated is refused in one line") {
   Configuration c = configuration("kvr:p=2");
   c.hardware.links.clear();
   CHECK(message_of([&] { PlacedEstimator{c}; }).find("no links") != std::string::npos);
+  c = on_platform("kvr:p=2", "hgx-h100", {.tp = 8});
+  CHECK(message_of([&] { PlacedEstimator{c}; }) ==
+        "method kvr:p=2: got hgx-h100 of 8 devices, expected a platform of at least 16");
+}
+
+TEST_CASE("placement: ranks on several nodes send over the network") {
+  const Configuration one_node = on_platform("kvr:p=2", "hgx-h100-8", {.tp = 4});
+  const Configuration two_nodes = on_platform("kvr:p=2", "hgx-h100-8", {.tp = 8});
+  CHECK(PlacedEstimator(one_node).link().name == "nvlink");
+  const PlacedEstimator spread(two_nodes);
+  CHECK(spread.link().name == "network");
+  CHECK(spread.link().link.bytes_per_s ==
+        two_nodes.interconnect->data().network_payload_bytes_per_s);
+  CHECK(spread.link().link.latency_s == two_nodes.interconnect->data().network_latency_s);
 }
 
 }  // namespace
