@@ -56,7 +56,8 @@ constexpr Row table[] = {
      kernels},
     {"--set", "", "KEY=VALUE",
      "override a config entry (num_key_value_heads=8); or of experts expert_tokens=FILE.csv: "
-     "measured loads, expert_draws=N: with --ep the fullest device of N steps",
+     "measured loads; with --ep expert_draws=N: the fullest device of N steps, expert_copies=N: "
+     "as many copies of those that tokens choose most",
      request},
     {"--semantics", "", "WHICH",
      "how to read MLKV models: paper, or released (the authors' checkpoints)", request},

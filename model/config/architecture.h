@@ -108,6 +108,8 @@ struct Experts {
   /// Of forecasts: a device of several has the pairs of the fullest one in so many steps; 0: in the
   /// mean.
   std::uint64_t draws = 0;
+  /// Of forecasts: copies of those that tokens choose most, which the devices have beside them.
+  std::uint64_t copies = 0;
   bool operator==(const Experts&) const = default;
 };
 

@@ -265,6 +265,15 @@ void check_parallelism(const Architecture& a, const Parallelism& p) {
                                           : ", which adds a table of positions"),
                 "norms of all tokens on each device");
   }
+  const std::vector<LayerShape>& layers = a.decoder.layers;
+  const auto copies = std::find_if(layers.begin(), layers.end(), [](const LayerShape& l) {
+    return l.experts && l.experts->copies > 0;
+  });
+  if (p.ep == 1 && copies != layers.end()) {
+    throw Error("expert_copies",
+                fmt::format("{} copies for no device of their own", copies->experts->copies),
+                "--ep above 1");
+  }
   if (p.ep == 1) return;
   if (p.tp > 1 && p.dp > 1) {
     throw Error(fmt::format("--ep {}: tokens of --dp {} replicas, each split by --tp {}", p.ep,
@@ -287,7 +296,8 @@ void check_parallelism(const Architecture& a, const Parallelism& p) {
   std::vector<Divided> features;
   for (const LayerShape& l : a.decoder.layers) {
     if (!l.experts) continue;
-    experts.push_back({l.experts->routing.num_experts, "experts"});
+    experts.push_back({l.experts->routing.num_experts + l.experts->copies,
+                       l.experts->copies > 0 ? "experts and copies" : "experts"});
     features.push_back({l.experts->intermediate_size, "features of an expert"});
   }
   check_divides("--ep", a, experts, p.ep);
@@ -330,6 +340,11 @@ Sharding::Sharding(const Architecture& whole, const DevicePlace& place)
     : whole_(&whole), place_(place), end_layer_(whole.decoder.layers.size()), part_(whole) {
   check_parallelism(whole, plan());
   KVCAST_ASSERT(place.device < plan().devices());
+  for (const LayerShape& layer : whole.decoder.layers) {
+    if (!place.counts_by_layer || !layer.experts || layer.experts->copies == 0) continue;
+    throw Error("expert_copies", "a run, whose checkpoint has each expert once",
+                "a forecast of their copies");
+  }
   for (LayerShape& layer : part_.decoder.layers) layer = slice_of(layer, plan());
   part_.vocab_size = (whole.vocab_size + plan().tp - 1) / plan().tp;
   if (plan().pp == 1) return;

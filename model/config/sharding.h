@@ -90,7 +90,10 @@ class Sharding {
   }
 
   /// E/ep experts, from this one on.
-  std::uint64_t experts_here(const Experts& e) const { return e.routing.num_experts / plan().ep; }
+  /// Without a plan that spreads experts there are no copies of them.
+  std::uint64_t experts_here(const Experts& e) const {
+    return plan().ep > 1 ? (e.routing.num_experts + e.copies) / plan().ep : e.routing.num_experts;
+  }
   std::uint64_t first_expert(const Experts& e) const {
     return in_stage() / plan().expert_tp() * experts_here(e);
   }

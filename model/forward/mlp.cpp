@@ -4,6 +4,8 @@
 #include <iterator>
 #include <map>
 #include <numeric>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -140,14 +142,58 @@ void add(const Experts& e, std::uint64_t first, std::uint64_t count, ExpertLoads
   for (std::uint64_t i = first; i < first + count; ++i) ++loads[e.probabilities[i]];
 }
 
-/// How likely a token is to choose one of `count` experts, K of E at random: 1 - C(E-n,K)/C(E,K).
-double reaches(const Routing& routing, std::uint64_t count) {
+/// How likely a token is to choose one of `count` experts from `first` on: K of E at random,
+/// 1 - C(E-n,K)/C(E,K); or each expert for itself.
+double reaches(const Experts& e, std::uint64_t first, std::uint64_t count) {
   double none = 1;
-  for (std::uint64_t i = 0; i < routing.num_experts_per_tok; ++i) {
-    const std::uint64_t left = routing.num_experts - i;
+  for (std::uint64_t i = first; i < first + count && !e.probabilities.empty(); ++i) {
+    none *= 1 - e.probabilities[i];
+  }
+  for (std::uint64_t i = 0; i < e.routing.num_experts_per_tok && e.probabilities.empty(); ++i) {
+    const std::uint64_t left = e.routing.num_experts - i;
     none *= left > count ? static_cast<double>(left - count) / static_cast<double>(left) : 0;
   }
   return 1 - none;
+}
+
+/// The experts and their copies as the devices have them, each as likely as its share of the
+/// expert: the next copy is of the expert whose copies have most, and the heaviest first goes to
+/// the device with least and room left (as EPLB, deepseek-ai/EPLB: eplb.py).
+Experts placed_experts(const Experts& e, std::uint64_t devices) {
+  if (e.copies == 0) return e;
+  std::vector<double> chosen = e.probabilities;
+  if (chosen.empty()) {
+    chosen.assign(e.routing.num_experts, static_cast<double>(e.routing.num_experts_per_tok) /
+                                             static_cast<double>(e.routing.num_experts));
+  }
+  std::vector<double> number(chosen.size(), 1);
+  using Load = std::pair<double, std::size_t>;
+  std::set<Load> by_load;  // of one copy; ties in a fixed order
+  for (std::size_t i = 0; i < chosen.size(); ++i) by_load.insert({-chosen[i], i});
+  for (std::uint64_t copy = 0; copy < e.copies; ++copy) {
+    const std::size_t i = by_load.begin()->second;
+    by_load.erase(by_load.begin());
+    number[i] += 1;
+    by_load.insert({-chosen[i] / number[i], i});
+  }
+  std::vector<std::vector<double>> of_device(devices);
+  std::set<Load> by_room;
+  for (std::size_t d = 0; d < devices; ++d) by_room.insert({0, d});
+  const std::size_t room = (chosen.size() + e.copies) / devices;
+  for (const auto& [load, i] : by_load) {
+    for (double copy = 0; copy < number[i]; ++copy) {
+      const auto [least, d] = *by_room.begin();
+      by_room.erase(by_room.begin());
+      of_device[d].push_back(-load);
+      if (of_device[d].size() < room) by_room.insert({least - load, d});
+    }
+  }
+  Experts placed = e;
+  placed.probabilities.clear();
+  for (const auto& device : of_device) {
+    placed.probabilities.insert(placed.probabilities.end(), device.begin(), device.end());
+  }
+  return placed;
 }
 
 /// The sum of the probabilities of `count` experts from `first` on.
@@ -173,14 +219,12 @@ double share_of(const Experts& e, std::uint64_t first, std::uint64_t count) {
   return chosen_of(e, first, count) / chosen_of(e, 0, e.probabilities.size());
 }
 
-/// Pairs of `tokens` and these `count` experts of a device: in the mean, or of the fullest device
-/// in Experts::draws steps, whose sums of independent tokens are taken to be normal.
-Count expected_pairs(Symbols& symbols, const Experts& e, const Count& tokens, std::uint64_t first,
-                     std::uint64_t count) {
+/// How far the pairs of the fullest device in Experts::draws steps lie above the mean, over the
+/// root of the number of tokens, whose sums are taken to be normal.
+double above_mean(const Experts& e, std::uint64_t first, std::uint64_t count) {
   const auto chosen = static_cast<double>(e.routing.num_experts_per_tok);
   const auto all = static_cast<double>(e.routing.num_experts);
   const double share = share_of(e, first, count);
-  if (e.draws == 0) return symbols.ceil_fraction(tokens * e.routing.num_experts_per_tok, share);
   // K of E without replacement (hypergeometric); or each expert for itself.
   double variance = all > 1 ? chosen * share * (1 - share) * (all - chosen) / (all - 1) : 0;
   std::uint64_t rivals = e.routing.num_experts / count;
@@ -191,9 +235,28 @@ Count expected_pairs(Symbols& symbols, const Experts& e, const Count& tokens, st
       variance += e.probabilities[i] * (1 - e.probabilities[i]);
     }
   }
-  const double above = expected_largest_normal(e.draws * rivals) * std::sqrt(variance);
-  return symbols.minimum(symbols.drawn_sum(tokens, chosen * share, above),
+  return expected_largest_normal(e.draws * rivals) * std::sqrt(variance);
+}
+
+/// Pairs of `tokens` and these `count` experts of a device: in the mean, or of the fullest device.
+Count expected_pairs(Symbols& symbols, const Experts& e, const Count& tokens, std::uint64_t first,
+                     std::uint64_t count) {
+  const auto chosen = static_cast<double>(e.routing.num_experts_per_tok);
+  const double share = share_of(e, first, count);
+  if (e.draws == 0) return symbols.ceil_fraction(tokens * e.routing.num_experts_per_tok, share);
+  return symbols.minimum(symbols.drawn_sum(tokens, chosen * share, above_mean(e, first, count)),
                          tokens * std::min(e.routing.num_experts_per_tok, count));
+}
+
+/// As many tokens as have those pairs in the mean.
+Count tokens_of_pairs(Symbols& symbols, const Experts& e, const Count& tokens, std::uint64_t first,
+                      std::uint64_t count) {
+  const double mean =
+      static_cast<double>(e.routing.num_experts_per_tok) * share_of(e, first, count);
+  if (e.draws == 0 || mean == 0) return tokens;
+  const auto most = static_cast<double>(std::min(e.routing.num_experts_per_tok, count));
+  return symbols.minimum(symbols.drawn_sum(tokens, 1, above_mean(e, first, count) / mean),
+                         tokens * static_cast<std::uint64_t>(std::ceil(most / mean)));
 }
 
 /// Probabilities within a tenth of the least of them count as their mean, which moves the expected
@@ -245,23 +308,24 @@ std::optional<ExpertCounts> count_experts(Symbols& symbols, const Stack& stack,
   Count most;
   ExpertCounts counts;
   for (std::size_t i = 0; i < stack.layers.size(); ++i) {
-    const std::optional<Experts>& e = stack.layers[i].experts;
-    if (!e) continue;
+    if (!stack.layers[i].experts) continue;
+    const Experts& whole = *stack.layers[i].experts;
+    const Experts e = spreads ? placed_experts(whole, plan.ep) : whole;
     const Count own = rows(i);
     if (own.is_zero()) continue;
     ++counts.layers;
-    const std::uint64_t here = spreads ? sharding->experts_here(*e) : e->routing.num_experts;
-    const std::uint64_t first = spreads ? first_of_fullest(*e, here) : 0;
+    const std::uint64_t here = spreads ? sharding->experts_here(e) : e.routing.num_experts;
+    const std::uint64_t first = spreads ? first_of_fullest(e, here) : 0;
     const Count all = spreads ? own * plan.dp : own;
-    const std::uint64_t chosen = e->routing.num_experts_per_tok;
-    add(*e, first, here, loads[all]);
+    const std::uint64_t chosen = e.routing.num_experts_per_tok;
+    add(e, first, here, loads[spreads ? tokens_of_pairs(symbols, e, all, first, here) : all]);
     most += symbols.minimum(all * chosen, here);
     if (!spreads) continue;
     pairs.most += all * std::min(chosen, here);
-    pairs.usual += expected_pairs(symbols, *e, all, first, here);
+    pairs.usual += expected_pairs(symbols, e, all, first, here);
     if (others == 0) continue;
     sent.most += own * std::min(chosen * plan.expert_tp(), others);
-    sent.usual += symbols.ceil_fraction(own * others, reaches(e->routing, here));
+    sent.usual += symbols.ceil_fraction(own * others, reaches(e, first, here));
   }
   if (loads.empty()) return {};
   Count usual;

@@ -50,10 +50,10 @@ std::string one_spelling(const Catalog& catalog, std::size_t axis, const std::st
     case elementwise_axis: return std::string(measure::elementwise_name(parse_kernels(word)));
     case mode_axis: return std::string(roofline::name(roofline::parse_mode(word)));
     case weight_axis: return parse_weight_types(word).text;
-    case tp_axis:
-    case pp_axis:
-    case ep_axis:
-    case dp_axis: return std::to_string(parse_parallelism({{"tp", word}}).tp);
+    case tp_axis: return std::to_string(parse_parallelism({{"tp", word}}).tp);
+    case pp_axis: return std::to_string(parse_parallelism({{"pp", word}}).pp);
+    case ep_axis: return std::to_string(parse_parallelism({{"ep", word}, {"dp", "1"}}).ep);
+    case dp_axis: return std::to_string(parse_parallelism({{"dp", word}}).dp);
     case platform_axis: return word;
     default: return std::string(name(parse_dtype(word)));
   }

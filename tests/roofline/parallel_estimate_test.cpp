@@ -92,7 +92,8 @@ TEST_CASE("several devices: messages are part of both times, and the curve's") {
   // 2 · 32 + 1 all-reduces of [4, 1, 4096] in 2 bytes, and the gathered logits.
   const RankGroup all{8, 1, 0};
   const auto curve = [&](CollectiveKind kind, double bytes) {
-    return c.interconnect->curve(kind, all, "vllm", Mode::Calibrated).at(bytes);
+    return c.interconnect->curve(kind, all, "vllm", Mode::Calibrated).at(bytes) +
+           c.engine.collective_wait.value;
   };
   const double expected = 65 * curve(CollectiveKind::AllReduce, 4.0 * 4096 * 2) +
                           curve(CollectiveKind::AllGather, 4.0 * 128256 * 2);
@@ -226,6 +227,18 @@ TEST_CASE("several devices: micro-batches on one stage overlap messages with wor
   }
 }
 
+TEST_CASE("several devices: micro-batches differ by one where they do not divide a batch") {
+  // 7 sequences are 3, 2 and 2: the way of the first, and the slowest stage's time for the others.
+  const Configuration one = on_h100("llama-3.1-8b", {.pp = 3});
+  const auto seconds = [&](std::uint64_t batch, std::uint64_t parts) {
+    Configuration c = one;
+    c.micro_batches = parts;
+    return at(c, {batch, 256, 2}).ttft_s;
+  };
+  const double more_s = seconds(4, 2) - seconds(2, 1);  // the slowest stage's time for two
+  CHECK(seconds(7, 3) == near(seconds(3, 1) + 2 * more_s).epsilon(1e-9));
+}
+
 TEST_CASE("several devices: all wait for the one whose experts are chosen most") {
   // Each token chooses the last of Mixtral's experts, and one of the others: of 8 devices the last
   // multiplies all 8 x 64 tokens by an expert, where loads that are alike make 2/8 of them.
@@ -267,13 +280,83 @@ TEST_CASE("several devices: the fullest of drawn steps") {
   CHECK(more_pairs("100") > more_pairs("1"));
 }
 
+TEST_CASE("several devices: the fullest one of drawn steps is never faster than the mean") {
+  Configuration c = on_h100("qwen3-30b-a3b", {.ep = 8, .dp = 8});
+  double before_s = 0;
+  double before_bytes = 0;
+  for (const char* draws : {"", "1", "10", "1000"}) {
+    std::vector<ConfigOverride> overrides;
+    if (*draws != 0) overrides.push_back({std::string(expert_draws_key), draws});
+    c.architecture = load_model(catalog(), "qwen3-30b-a3b", overrides);
+    const Estimate e = at(c, {8, 64, 8});
+    CAPTURE(draws);
+    CHECK(e.tpot_s > before_s);
+    CHECK(e.decode_bytes_per_token > before_bytes);  // more pairs are of more experts
+    before_s = e.tpot_s;
+    before_bytes = e.decode_bytes_per_token;
+  }
+}
+
+TEST_CASE("several devices: copies of the experts with most tokens even out the devices") {
+  // As above all tokens choose the last expert. Seven of it have as many as each other expert, one
+  // in seven tokens; with a ninth device's worth of room two of 16 lie on each device, which makes
+  // 2/7 of the tokens' pairs instead of all.
+  const TestFolder folder;
+  const std::filesystem::path file = folder / "tokens.csv";
+  std::string text = "layer,expert,tokens\n";
+  for (int layer = 0; layer < 32; ++layer) {
+    for (int expert = 0; expert < 8; ++expert) {
+      text += fmt::format("{},{},{}\n", layer, expert, expert == 7 ? 700 : 100);
+    }
+  }
+  std::ofstream(file) << text;
+  Configuration c = on_h100("mixtral-8x7b", {.ep = 8, .dp = 8});
+  const DesignPoint p{8, 64, 2};
+  const ConfigOverride loads{std::string(expert_tokens_key), file.string()};
+  const ConfigOverride copies{std::string(expert_copies_key), "8"};
+  c.architecture = load_model(catalog(), "mixtral-8x7b", {loads});
+  const Estimate uneven = at(c, p);
+  c.architecture = load_model(catalog(), "mixtral-8x7b", {loads, copies});
+  const Estimate even = at(c, p);
+  const double of_a_pair = 6.0 * 4096 * 14336 * 32;
+  CHECK(uneven.prefill_flops - even.prefill_flops ==
+        near(8 * (8 * 64 * (1 - 2.0 / 7)) * of_a_pair).epsilon(5e-3));
+  CHECK(even.weight_bytes_per_device - uneven.weight_bytes_per_device ==
+        3.0 * 4096 * 14336 * 2 * 32);
+  CHECK(even.ttft_s < uneven.ttft_s);
+
+  c = on_h100("mixtral-8x7b", {.tp = 8});
+  c.architecture = load_model(catalog(), "mixtral-8x7b", {copies});
+  CHECK(message_of([&] { at(c, p); }) ==
+        "expert_copies: got 8 copies for no device of their own, expected --ep above 1");
+  c = on_h100("mixtral-8x7b", {.ep = 8, .dp = 8});
+  c.architecture = load_model(catalog(), "mixtral-8x7b", {{std::string(expert_copies_key), "3"}});
+  CHECK(message_of([&] { at(c, p); }).find("11 experts and copies") != std::string::npos);
+}
+
+TEST_CASE("several devices: each collective waits as long as the engine says") {
+  Configuration c = on_h100("llama-3.1-8b", {.tp = 2});
+  const DesignPoint p{1, 512, 8};
+  const Estimate before = at(c, p);
+  c.engine.collective_wait = {1e-3};
+  const Estimate after = at(c, p);
+  // Two all-reduces in each of 32 layers, one of the embedding's rows, and the logits.
+  CHECK(after.tpot_s - before.tpot_s == near(66e-3).epsilon(1e-9));
+  CHECK(after.tpot_communication_s - before.tpot_communication_s == near(66e-3).epsilon(1e-9));
+  CHECK(after.ttft_s - before.ttft_s == near(66e-3).epsilon(1e-9));
+  c.mode = Mode::SpeedOfLight;
+  const double light_s = at(c, p).tpot_s;
+  c.engine.collective_wait = {};
+  CHECK(light_s == at(c, p).tpot_s);
+}
+
 /// What two operators of DeepSeek-V3 published of a node of eight (open-infra-index, day 6; LMSYS
 /// blog of 2025-05-05): 32 of 256 experts are there twice, and two micro-batches overlap.
 TEST_CASE("several devices: DeepSeek V3 on nodes of experts makes its published tokens a second") {
   const auto tokens_of_node = [](const std::string& hardware, std::uint64_t devices,
                                  const DesignPoint& of_device) {
     Configuration c = on_h100("deepseek-v3", {.ep = devices, .dp = devices});
-    c.architecture = load_model(catalog(), "deepseek-v3", {{"n_routed_experts", "288"}});
+    c.architecture = load_model(catalog(), "deepseek-v3", {{std::string(expert_copies_key), "32"}});
     c.hardware = roofline::load_hardware(catalog(), hardware);
     c.interconnect = std::make_shared<const roofline::Interconnect>(
         roofline::load_interconnect(catalog(), "hgx-h100-128"));
@@ -333,4 +416,10 @@ TEST_CASE("several devices: a speculator is split as the base is, or whole where
   CHECK(whole.weight_bytes_per_device ==
         at(on_h100("smollm2-1.7b", {.tp = 4}), p).weight_bytes_per_device + one.weight_bytes);
   CHECK(speculating_s(whole) == speculating_s(with("smollm2-1.7b", "smollm2-135m", {})));
+  // The first stage of a pipeline chooses for all.
+  const Estimate alone = with("llama-3.1-8b", "llama-3.2-1b", {});
+  const Estimate stages = with("llama-3.1-8b", "llama-3.2-1b", {.pp = 4});
+  CHECK(speculating_s(stages) == speculating_s(alone));
+  CHECK(stages.prefill_flops == near(alone.prefill_flops).epsilon(1e-9));
+  CHECK(stages.weight_bytes == alone.weight_bytes);
 }

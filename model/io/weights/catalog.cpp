@@ -139,9 +139,11 @@ Architecture load_model(const Catalog& catalog, const std::string& name_or_path,
   };
   const std::optional<std::string> expert_tokens = taken(expert_tokens_key);
   const std::optional<std::string> expert_draws = taken(expert_draws_key);
+  const std::optional<std::string> expert_copies = taken(expert_copies_key);
   Architecture a = read_config(config, name, path.string(), overrides);
   if (expert_tokens) expect_routed_tokens(*expert_tokens, a);
   if (expert_draws) expect_fullest(*expert_draws, a);
+  if (expert_copies) copy_experts(*expert_copies, a);
   if (overrides.empty()) a.origin = origin;  // loads of experts change no weight
   if (file) {
     a.stored_weights = gguf_weight_types(*file, a);

@@ -47,8 +47,11 @@ inline constexpr std::string_view expert_tokens_key = "expert_tokens";
 /// The override for Experts::draws.
 inline constexpr std::string_view expert_draws_key = "expert_draws";
 
+/// The override for Experts::copies.
+inline constexpr std::string_view expert_copies_key = "expert_copies";
+
 /// The model of a catalog name, a config.json, a checkpoint folder or a GGUF file, after the
-/// overrides, which are the two above or name config.json's keys for all of them. Throws
+/// overrides, which are the three above or name config.json's keys for all of them. Throws
 /// Error as expect_routed_tokens and read_config do.
 Architecture load_model(const Catalog& catalog, const std::string& name_or_path,
                         std::vector<ConfigOverride> overrides = {});

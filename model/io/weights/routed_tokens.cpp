@@ -59,6 +59,18 @@ void check_has_experts(const Architecture& model) {
   throw Error("the model " + model.name, "no experts", "a mixture of experts");
 }
 
+/// A whole number for a model with experts; the limits are ours.
+std::uint64_t parse_of_experts(std::string_view key, const std::string& text, std::uint64_t least,
+                               std::uint64_t most, const Architecture& model) {
+  check_has_experts(model);
+  std::uint64_t n = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (error != std::errc() || rest != text.data() + text.size() || n < least || n > most) {
+    throw Error(key, "'" + text + "'", fmt::format("a whole number from {} to {}", least, most));
+  }
+  return n;
+}
+
 }  // namespace
 
 void write_routed_tokens(const std::filesystem::path& path, const RoutedTokens& routed) {
@@ -100,16 +112,16 @@ void expect_routed_tokens(const std::filesystem::path& path, Architecture& model
 }
 
 void expect_fullest(const std::string& draws, Architecture& model) {
-  check_has_experts(model);
-  constexpr std::uint64_t most = 1'000'000;  // ours
-  std::uint64_t n = 0;
-  const auto [rest, error] = std::from_chars(draws.data(), draws.data() + draws.size(), n);
-  if (error != std::errc() || rest != draws.data() + draws.size() || n == 0 || n > most) {
-    throw Error("expert_draws", "'" + draws + "'",
-                fmt::format("a whole number from 1 to {}", most));
-  }
+  const std::uint64_t n = parse_of_experts("expert_draws", draws, 1, 1'000'000, model);
   for (LayerShape& layer : model.decoder.layers) {
     if (layer.experts) layer.experts->draws = n;
+  }
+}
+
+void copy_experts(const std::string& copies, Architecture& model) {
+  const std::uint64_t n = parse_of_experts("expert_copies", copies, 0, 65'536, model);
+  for (LayerShape& layer : model.decoder.layers) {
+    if (layer.experts) layer.experts->copies = n;
   }
 }
 

@@ -25,5 +25,7 @@ void expect_routed_tokens(const std::filesystem::path& path, Architecture& model
 
 /// Sets Experts::draws from a whole number. Throws Error for other words.
 void expect_fullest(const std::string& draws, Architecture& model);
+/// Sets Experts::copies likewise.
+void copy_experts(const std::string& copies, Architecture& model);
 
 }  // namespace kvcast
