@@ -1,6 +1,7 @@
 #include "measure/calibration_bench.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "model/execute/machine_probe.h"
 #include "model/execute/messenger.h"
 #include "model/execute/stored_blocks.h"
+#include "model/execute/weight_reads.h"
 #include "model/families/config_reader.h"
 #include "model/graph/work.h"
 
@@ -217,10 +219,13 @@ void CalibrationBench::run(int rounds) {
   }
   // Of several ranks the first one's file has these, which it measures alone.
   const bool is_first = options_.messenger == nullptr || options_.messenger->rank() == 0;
+  std::optional<execute::WeightReads> reads;
   for (const auto& [dtype, arithmetic] : stored) {
     if (options_.on_step) options_.on_step(done, all);
     ++done;
-    if (is_first) time_weight_reads(dtype, arithmetic, rounds);
+    if (!is_first) continue;
+    if (!reads) reads.emplace();
+    time_weight_reads(*reads, dtype, arithmetic, rounds);
   }
   if (options_.messenger != nullptr) execute::meet(*options_.messenger);
   const double usual = get("FMA").median_s();
@@ -294,9 +299,10 @@ std::vector<CalibrationBench::Step> CalibrationBench::steps() {
   return list;
 }
 
-void CalibrationBench::time_weight_reads(DType dtype, execute::Arithmetic arithmetic, int rounds) {
+void CalibrationBench::time_weight_reads(execute::WeightReads& reads, DType dtype,
+                                         execute::Arithmetic arithmetic, int rounds) {
   const std::vector<std::vector<double>> ratios =
-      execute::measure_weight_reads(dtype, arithmetic, rows_of_reads, rounds);
+      reads.measure(dtype, arithmetic, rows_of_reads, rounds);
   for (std::size_t i = 0; i < ratios.size(); ++i) {
     const std::size_t rows = rows_of_reads[i];
     const std::string name = fmt::format(

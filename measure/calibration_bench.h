@@ -12,6 +12,10 @@
 #include "model/execute/narrow_product.h"
 #include "model/execute/pass_timer.h"
 
+namespace kvcast::execute {
+class WeightReads;
+}
+
 namespace kvcast::measure {
 
 /// Rows of products of prompts; those of ridge_rows and 1 are decode steps of so many sequences.
@@ -91,7 +95,7 @@ class CalibrationBench {
   const Samples& get(const std::string& name) const;
   const std::vector<Samples>& all() const { return samples_; }
   const std::vector<MatrixRate>& grid() const { return grid_; }
-  /// Reads of weights of each stored type, relative to fp32's (measure_weight_reads).
+  /// Reads of weights of each stored type, relative to fp32's (execute::WeightReads).
   struct WeightReads {
     DType dtype;
     execute::Arithmetic arithmetic;
@@ -117,7 +121,8 @@ class CalibrationBench {
   void time_lockstep();
   /// On all ranks, of the seconds that each of them has.
   double lockstep_of_ranks(const std::vector<double>& alone, const std::vector<double>& together);
-  void time_weight_reads(DType dtype, execute::Arithmetic arithmetic, int rounds);
+  void time_weight_reads(execute::WeightReads& reads, DType dtype, execute::Arithmetic arithmetic,
+                         int rounds);
   void time_decode(std::uint64_t rows, int threads);
   void time_prefill(std::uint64_t rows, int threads);
   /// What the wanted operators of a pass took together.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "model/execute/floats.h"
@@ -32,6 +33,10 @@ class RangePlanner {
 /// pages too.
 class FloatStore {
  public:
+  FloatStore() = default;
+  /// Cuts the first blocks from memory that outlives the store.
+  explicit FloatStore(std::span<float> memory) : next_(memory.data()), left_(memory.size()) {}
+
   /// Uninitialised, aligned to 64 bytes. Not thread-safe.
   float* take(std::size_t count);
 

@@ -16,7 +16,6 @@
 #include "model/base/order_statistics.h"
 #include "model/base/stopwatch.h"
 #include "model/execute/matrix.h"
-#include "model/execute/stored_blocks.h"
 #include "model/execute/vector_lanes.h"
 #include "model/io/tensors/stored_tensor.h"
 
@@ -155,39 +154,6 @@ double measure_product_rate(Arithmetic arithmetic) {
     samples.push_back(watch.seconds());
   }
   return 2.0 * rows * width * width / median(std::move(samples));
-}
-
-std::vector<std::vector<double>> measure_weight_reads(DType dtype, Arithmetic arithmetic,
-                                                      std::span<const std::size_t> rows,
-                                                      int rounds) {
-  if (arithmetic == Arithmetic::INT8 &&
-      (!has_bytes(dtype) || narrow_kernels(arithmetic) == NarrowKernels::None)) {
-    return {};
-  }
-  constexpr std::size_t in = 1536;
-  constexpr std::size_t bytes = beyond_caches / 2;
-  FloatStore store;
-  const Matrix fp32(bytes / row_bytes(DType::FP32, in), in, fill, store);
-  const std::size_t out = bytes / row_bytes(dtype, in);
-  const Matrix stored(out, in, dtype, fill_stored, store, arithmetic);
-  const std::size_t most_rows = *std::max_element(rows.begin(), rows.end());
-  const std::vector<float> x(most_rows * in, 0.5F);
-  std::vector<float> y(most_rows * out);
-  std::vector<std::vector<double>> ratios;
-  for (const std::size_t count : rows) {
-    const auto bytes_per_second = [&](const Matrix& matrix) {
-      const Stopwatch watch;
-      matrix.multiply(x.data(), count, y.data(), nullptr);
-      return static_cast<double>(matrix.bytes()) / watch.seconds();
-    };
-    bytes_per_second(stored);
-    std::vector<double>& of_rows = ratios.emplace_back();
-    for (int r = 0; r < rounds; ++r) {
-      const double in_fp32 = bytes_per_second(fp32);
-      of_rows.push_back(bytes_per_second(stored) / in_fp32);
-    }
-  }
-  return ratios;
 }
 
 double machine_memory_bytes() {

@@ -3,10 +3,7 @@
 
 #include <cstddef>
 #include <optional>
-#include <span>
-#include <vector>
 
-#include "model/base/dtype.h"
 #include "model/execute/narrow_product.h"
 
 namespace kvcast::execute {
@@ -24,13 +21,6 @@ double measure_read_bandwidth(double seconds = 0.1, std::size_t block_bytes = be
 /// FLOP/s of a product of 512 rows with a matrix of 1024 x 1024 in this arithmetic, on all threads;
 /// the matrix is stored in fp32, bf16 or Q8_0.
 double measure_product_rate(Arithmetic arithmetic);
-
-/// How fast products of so many rows read weights stored in `dtype`, for each number of them: bytes
-/// per second relative to those with weights in fp32, both measured in turn in each round. Empty if
-/// the type has no product of its own in this arithmetic.
-std::vector<std::vector<double>> measure_weight_reads(DType dtype, Arithmetic arithmetic,
-                                                      std::span<const std::size_t> rows,
-                                                      int rounds);
 
 /// Physical memory, bytes.
 double machine_memory_bytes();
