@@ -189,11 +189,10 @@ CalibrationBench::CalibrationBench(const CalibrationOptions& options)
       checkpoint_(read_probe(probe_config), 1),
       plain_(checkpoint_, {}),
       slim_(checkpoint_, {.methods = parse_methods("slim:option=kcache")}),
-      eager_(checkpoint_, {.attention = Kernels::Eager, .elementwise = Kernels::Eager}),
+      eager_(plain_, Kernels::Eager),
       narrow_checkpoint_(read_probe(narrow_config), 1),
       narrow_plain_(narrow_checkpoint_, {}),
-      narrow_eager_(narrow_checkpoint_,
-                    {.attention = Kernels::Eager, .elementwise = Kernels::Eager}) {}
+      narrow_eager_(narrow_plain_, Kernels::Eager) {}
 
 void CalibrationBench::run(int rounds) {
   const std::vector<Step> round = steps();

@@ -2,19 +2,27 @@
 
 #include <numeric>
 
+#include "model/base/error.h"
 #include "model/base/stopwatch.h"
 
 namespace kvcast::execute {
 
 PassTimer::PassTimer(const Checkpoint& checkpoint, const SessionOptions& options)
-    : session_(checkpoint, options) {}
+    : session_(std::make_shared<const Session>(checkpoint, options)) {}
+
+PassTimer::PassTimer(const PassTimer& other, Kernels kernels) : session_(other.session_) {
+  SessionOptions options = session_->options();
+  KVCAST_ASSERT(options.methods.empty());
+  options.attention = options.elementwise = kernels;
+  recording_ = record(session_->architecture(), {}, session_lowering(options));
+}
 
 std::vector<PassSeconds> PassTimer::decode(const PassSizes& sizes, int repeats) const {
   return time(recording().decode(), sizes, 1, sizes.kv_len - 1, repeats);
 }
 
 std::vector<PassSeconds> PassTimer::prefill(const PassSizes& sizes, int repeats) const {
-  const Architecture& a = session_.architecture();
+  const Architecture& a = session_->architecture();
   if (a.encoder_decoder) {
     throw Error("timing a prefill", "the encoder-decoder model " + a.name, "a decoder-only model");
   }
@@ -24,7 +32,7 @@ std::vector<PassSeconds> PassTimer::prefill(const PassSizes& sizes, int repeats)
 std::vector<PassSeconds> PassTimer::time(const Graph& graph, const PassSizes& sizes,
                                          std::uint64_t tokens, std::uint64_t first_position,
                                          int repeats) const {
-  const Architecture& a = session_.architecture();
+  const Architecture& a = session_->architecture();
   const SymbolValues values =
       recording().symbols.resolve({sizes.batch, sizes.prompt_len, sizes.kv_len});
   const std::uint64_t all_tokens = sizes.batch * tokens;
@@ -35,7 +43,7 @@ std::vector<PassSeconds> PassTimer::time(const Graph& graph, const PassSizes& si
   const std::string prefix = a.encoder_decoder ? "decoder." : "";
   const Inputs inputs{{prefix + "tokens", ids}, {prefix + "positions", positions}};
 
-  const Executor executor(graph, session_.weights(), Loops::Fast);
+  const Executor executor(graph, session_->weights(), Loops::Fast);
   CacheStore cache;
   Arena arena;
   executor.reserve(cache, values);

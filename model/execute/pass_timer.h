@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "model/execute/generate.h"
@@ -27,7 +29,11 @@ class PassTimer {
   /// As Session; prefill in chunks is not timed. The checkpoint must outlive it.
   PassTimer(const Checkpoint& checkpoint, const SessionOptions& options);
 
-  const Recording& recording() const { return session_.recording(); }
+  /// The same model with these kernels for attention and element-wise operators. It reads the
+  /// weights of `other`, a timer without methods.
+  PassTimer(const PassTimer& other, Kernels kernels);
+
+  const Recording& recording() const { return recording_ ? *recording_ : session_->recording(); }
   /// One decode step, `repeats` times after one that is not counted, on a cache that holds zeros.
   std::vector<PassSeconds> decode(const PassSizes& sizes, int repeats) const;
   /// A whole prompt, likewise. Decoder-only models.
@@ -37,7 +43,8 @@ class PassTimer {
   std::vector<PassSeconds> time(const Graph& graph, const PassSizes& sizes, std::uint64_t tokens,
                                 std::uint64_t first_position, int repeats) const;
 
-  Session session_;
+  std::shared_ptr<const Session> session_;
+  std::optional<Recording> recording_;  ///< not the session's
 };
 
 }  // namespace kvcast::execute
