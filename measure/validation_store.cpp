@@ -203,25 +203,25 @@ void ValidationStore::add_row(const JsonObject& row, const JsonObject& devices,
                               const std::optional<JsonObject>& exchanges) {
   const std::string device = row.text("hardware");
   Setup setup{.device = device, .fingerprint = devices.text(device)};
-  const Hardware* hardware = find_hardware(device);
-  if (hardware != nullptr && fingerprint(*hardware) == setup.fingerprint) {
-    setup.architecture = hardware->architecture;
-    setup.kind = hardware->kind;
+  const CatalogDevice* known = find_device(device);
+  if (known != nullptr && known->fingerprint == setup.fingerprint) {
+    setup.architecture = known->hardware.architecture;
+    setup.kind = known->hardware.kind;
   }
   const double measured = row.positive("measured");
   ErrorRow error;
   error.error = std::log(row.positive("predicted") / measured);
   if (!std::isfinite(error.error)) row.fail("measured", "a time");
   const auto dtype = [&row](const char* key) {
+    static const std::vector<std::string> names = dtype_names();
     const std::string word = row.text(key);
-    const std::vector<std::string> names = dtype_names();
     if (std::find(names.begin(), names.end(), word) == names.end()) row.fail(key, "a dtype");
     return parse_dtype(word);
   };
-  setup.weights = weights_text(dtype("weight_dtype"));
-  Lowering lowering{.weights = dtype("weight_dtype"),
-                    .activations = dtype("activation_dtype"),
-                    .cache = dtype("cache_dtype")};
+  const DType weights = dtype("weight_dtype");
+  setup.weights = weights_text(weights);
+  Lowering lowering{
+      .weights = weights, .activations = dtype("activation_dtype"), .cache = dtype("cache_dtype")};
   if (row.has("arithmetic")) lowering.products = dtype("arithmetic");
   setup.dtypes = dtypes_text(lowering);
   setup.engine = row.text("engine");
@@ -246,11 +246,12 @@ void ValidationStore::add_row(const JsonObject& row, const JsonObject& devices,
   }
 }
 
-const Hardware* ValidationStore::find_hardware(const std::string& name) {
-  const auto known = hardware_.find(name);
-  if (known != hardware_.end()) return &known->second;
+const ValidationStore::CatalogDevice* ValidationStore::find_device(const std::string& name) {
+  const auto known = devices_.find(name);
+  if (known != devices_.end()) return &known->second;
   if (std::find(names_.begin(), names_.end(), name) == names_.end()) return nullptr;
-  return &hardware_.emplace(name, roofline::load_hardware(catalog_, name)).first->second;
+  const Hardware hardware = roofline::load_hardware(catalog_, name);
+  return &devices_.emplace(name, CatalogDevice{hardware, fingerprint(hardware)}).first->second;
 }
 
 Setup ValidationStore::setup_of(const Estimated& e) {
@@ -265,8 +266,8 @@ Setup ValidationStore::setup_of(const Estimated& e) {
           .dtypes = dtypes_text(e.lowering),
           .weights = weights_text(e.lowering.weights.main)};
   if (s.architecture.empty()) {
-    const Hardware* of_catalog = find_hardware(hw.name);
-    if (of_catalog != nullptr) s.architecture = of_catalog->architecture;
+    const CatalogDevice* of_catalog = find_device(hw.name);
+    if (of_catalog != nullptr) s.architecture = of_catalog->hardware.architecture;
   }
   if (const std::optional<Placement> placement = find_placement(parse_methods(e.methods))) {
     s.placed = true;
@@ -282,8 +283,9 @@ BoundOrReason ValidationStore::bound(const Estimated& estimate, Regime regime,
 }
 
 ErrorBars ValidationStore::bars(const Estimated& estimate, const roofline::DesignPoint& size) {
-  const BoundOrReason ttft = bound(estimate, prefill_regime(size));
-  const BoundOrReason tpot = bound(estimate, decode_regime(size));
+  const Setup setup = setup_of(estimate);
+  const BoundOrReason ttft = error_bound(rows_, setup, prefill_regime(size), {});
+  const BoundOrReason tpot = error_bound(rows_, setup, decode_regime(size), {});
   const bool neither = !ttft.bound && !tpot.bound;
   return {ttft.bound, tpot.bound, ttft.reason + (neither ? "; " : "") + tpot.reason};
 }

@@ -84,15 +84,21 @@ class ValidationStore {
   std::vector<double> errors_of(const roofline::Hardware& hardware) const;
 
  private:
+  /// A device of the catalog, with its fingerprint: hundreds of rows are of one device.
+  struct CatalogDevice {
+    roofline::Hardware hardware;
+    std::string fingerprint;
+  };
+
   Setup setup_of(const Estimated& estimate);
   void add_row(const JsonObject& row, const JsonObject& devices,
                const std::optional<JsonObject>& exchanges);
   /// The catalog's device; null if it has none of that name.
-  const roofline::Hardware* find_hardware(const std::string& name);
+  const CatalogDevice* find_device(const std::string& name);
 
   Catalog catalog_;
   std::vector<std::string> names_;  ///< the catalog's devices
-  std::map<std::string, roofline::Hardware> hardware_;
+  std::map<std::string, CatalogDevice> devices_;
   std::vector<ErrorRow> rows_;
 };
 
