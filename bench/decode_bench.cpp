@@ -44,7 +44,7 @@ void run(const Options& o) {
   for (const std::string& method : o.methods) {
     const SessionOptions options{.methods = parse_methods(method)};
     timers.push_back(std::make_unique<PassTimer>(checkpoint, options));
-    const PassTimer& timer = *timers.back();
+    PassTimer& timer = *timers.back();
     const Recording& r = timer.recording();
     turns.push_back({method,
                      forecast_s(hardware, options, r.decode(),

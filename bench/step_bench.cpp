@@ -73,7 +73,7 @@ void run(const Options& o) {
   const Catalog catalog(KVCAST_SOURCE_DIR "/data");
   const Checkpoint checkpoint(load_model(catalog, o.model), 1);
   use_threads(o.threads);
-  const PassTimer session(checkpoint, {});
+  PassTimer session(checkpoint, {});
   const auto total = [](const std::vector<PassSeconds>& runs) {
     std::vector<double> totals;
     for (const PassSeconds& r : runs) totals.push_back(r.total);

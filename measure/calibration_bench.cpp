@@ -119,12 +119,12 @@ SymbolValues values_of(const execute::PassTimer& timer, const PassSizes& sizes) 
 }
 
 /// The mean of several decode steps.
-TimedPass timed_decode(const execute::PassTimer& timer, const PassSizes& sizes, int repeats) {
+TimedPass timed_decode(execute::PassTimer& timer, const PassSizes& sizes, int repeats) {
   return {&timer.recording().decode(), values_of(timer, sizes),
           mean_of(timer.decode(sizes, repeats))};
 }
 
-TimedPass timed_prefill(const execute::PassTimer& timer, std::uint64_t tokens) {
+TimedPass timed_prefill(execute::PassTimer& timer, std::uint64_t tokens) {
   const PassSizes sizes{1, tokens, tokens};
   return {&timer.recording().prefill(), values_of(timer, sizes), timer.prefill(sizes, 1).front()};
 }
@@ -271,7 +271,7 @@ std::vector<CalibrationBench::Step> CalibrationBench::steps() {
   for (const std::uint64_t rows : rows_of_prefill) {
     list.push_back([this, rows] { time_prefill(rows, threads_); });
   }
-  const auto attention = [this](const execute::PassTimer& timer, const char* name, bool computing) {
+  const auto attention = [this](execute::PassTimer& timer, const char* name, bool computing) {
     const PassSizes sizes{decode_batch, 1, decode_slots};
     for (const PassSeconds& run : timer.decode(sizes, attention_repeats)) {
       add(name, "FLOP/s", {&timer.recording().decode(), values_of(timer, sizes), run}, is_attention)

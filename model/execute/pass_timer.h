@@ -2,11 +2,14 @@
 /// them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
+#include "model/execute/arena.h"
 #include "model/execute/generate.h"
 
 namespace kvcast::execute {
@@ -35,16 +38,19 @@ class PassTimer {
 
   const Recording& recording() const { return recording_ ? *recording_ : session_->recording(); }
   /// One decode step, `repeats` times after one that is not counted, on a cache that holds zeros.
-  std::vector<PassSeconds> decode(const PassSizes& sizes, int repeats) const;
-  /// A whole prompt, likewise. Decoder-only models.
-  std::vector<PassSeconds> prefill(const PassSizes& sizes, int repeats) const;
+  std::vector<PassSeconds> decode(const PassSizes& sizes, int repeats);
+  /// A whole prompt, likewise; of sizes that were timed before, whose memory is still there,
+  /// without the one that is not counted. Decoder-only models.
+  std::vector<PassSeconds> prefill(const PassSizes& sizes, int repeats);
 
  private:
   std::vector<PassSeconds> time(const Graph& graph, const PassSizes& sizes, std::uint64_t tokens,
-                                std::uint64_t first_position, int repeats) const;
+                                std::uint64_t first_position, bool is_new, int repeats);
 
   std::shared_ptr<const Session> session_;
   std::optional<Recording> recording_;  ///< not the session's
+  Arena arena_;
+  std::set<std::array<std::uint64_t, 3>> prefilled_;  ///< sizes whose memory has been touched
 };
 
 }  // namespace kvcast::execute
