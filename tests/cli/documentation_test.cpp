@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -29,10 +30,15 @@ constexpr const char* sh_fence = "```sh";
 const std::string finds_program = "PATH='" + fs::path(KVCAST_PROGRAM).parent_path().string() +
                                   "':$PATH LC_ALL=C XDG_CONFIG_HOME=/dev/null ";
 
-/// What a command line prints to stdout.
-std::string output_of(const std::string& command) {
-  return shell_output("cd '" KVCAST_SOURCE_DIR "' && " + finds_program + "sh -c '" + command +
-                      "' 2>/dev/null");
+/// What a command line prints to stdout. Some pages show the same command; it runs once.
+const std::string& output_of(const std::string& command) {
+  static std::map<std::string, std::string> outputs;
+  const auto [known, is_new] = outputs.try_emplace(command);
+  if (is_new) {
+    known->second = shell_output("cd '" KVCAST_SOURCE_DIR "' && " + finds_program + "sh -c '" +
+                                 command + "' 2>/dev/null");
+  }
+  return known->second;
 }
 
 struct Regenerated {
