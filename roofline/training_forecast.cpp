@@ -112,6 +112,10 @@ TrainingForecaster::TrainingForecaster(const Configuration& c, const TrainingOpt
       mode_(c.mode),
       recording_(record_training(c.architecture, c.methods, c.lowering, with_replicas(options, c))),
       update_(update_of(recording_, c.lowering)) {
+  for (const LayerShape& layer : c.architecture.decoder.layers) {
+    if (!layer.experts || layer.experts->copies == 0) continue;
+    throw Error("expert_copies", "a training step", "a forecast of inference");
+  }
   if (c.mode == Mode::Calibrated) {
     gradient_rates_.flops_per_second[static_cast<std::size_t>(RateClass::TiledAttention)].value *=
         attention_gradient_rate;

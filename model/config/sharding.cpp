@@ -234,6 +234,12 @@ void check_parallelism(const Architecture& a, const Parallelism& p) {
   for (const auto& [flag, n] : flags) {
     if (n == 0) throw Error(flag, "0", "at least 1");
   }
+  for (const LayerShape& l : a.decoder.layers) {
+    if (p.ep > 1 || !l.experts || l.experts->copies == 0) continue;
+    throw Error("expert_copies",
+                fmt::format("{} copies for no device of their own", l.experts->copies),
+                "--ep above 1");
+  }
   if (p.is_one() && p.ep == 1) return;
   if (a.encoder_decoder) {
     throw Error(to_string(p), "the encoder-decoder model " + a.name, "a decoder-only model");
@@ -264,15 +270,6 @@ void check_parallelism(const Architecture& a, const Parallelism& p) {
                 a.name + (a.decoder.altup ? ", which mixes streams between its layers"
                                           : ", which adds a table of positions"),
                 "norms of all tokens on each device");
-  }
-  const std::vector<LayerShape>& layers = a.decoder.layers;
-  const auto copies = std::find_if(layers.begin(), layers.end(), [](const LayerShape& l) {
-    return l.experts && l.experts->copies > 0;
-  });
-  if (p.ep == 1 && copies != layers.end()) {
-    throw Error("expert_copies",
-                fmt::format("{} copies for no device of their own", copies->experts->copies),
-                "--ep above 1");
   }
   if (p.ep == 1) return;
   if (p.tp > 1 && p.dp > 1) {

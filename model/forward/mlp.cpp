@@ -142,15 +142,11 @@ void add(const Experts& e, std::uint64_t first, std::uint64_t count, ExpertLoads
   for (std::uint64_t i = first; i < first + count; ++i) ++loads[e.probabilities[i]];
 }
 
-/// How likely a token is to choose one of `count` experts from `first` on: K of E at random,
-/// 1 - C(E-n,K)/C(E,K); or each expert for itself.
-double reaches(const Experts& e, std::uint64_t first, std::uint64_t count) {
+/// How likely a token is to choose one of `count` experts, K of E at random: 1 - C(E-n,K)/C(E,K).
+double reaches(const Routing& routing, std::uint64_t count) {
   double none = 1;
-  for (std::uint64_t i = first; i < first + count && !e.probabilities.empty(); ++i) {
-    none *= 1 - e.probabilities[i];
-  }
-  for (std::uint64_t i = 0; i < e.routing.num_experts_per_tok && e.probabilities.empty(); ++i) {
-    const std::uint64_t left = e.routing.num_experts - i;
+  for (std::uint64_t i = 0; i < routing.num_experts_per_tok; ++i) {
+    const std::uint64_t left = routing.num_experts - i;
     none *= left > count ? static_cast<double>(left - count) / static_cast<double>(left) : 0;
   }
   return 1 - none;
@@ -230,7 +226,8 @@ double above_mean(const Experts& e, std::uint64_t first, std::uint64_t count) {
   std::uint64_t rivals = e.routing.num_experts / count;
   if (!e.probabilities.empty()) {
     variance = 0;
-    rivals = 1;
+    // Copies make devices alike; without them the one with most is taken to be the fullest.
+    rivals = e.copies > 0 ? e.probabilities.size() / count : 1;
     for (std::uint64_t i = first; i < first + count; ++i) {
       variance += e.probabilities[i] * (1 - e.probabilities[i]);
     }
@@ -325,7 +322,10 @@ std::optional<ExpertCounts> count_experts(Symbols& symbols, const Stack& stack,
     pairs.usual += expected_pairs(symbols, e, all, first, here);
     if (others == 0) continue;
     sent.most += own * std::min(chosen * plan.expert_tp(), others);
-    sent.usual += symbols.ceil_fraction(own * others, reaches(e, first, here));
+    // Of copies a token goes to one.
+    const std::uint64_t own_experts =
+        here * e.routing.num_experts / (e.routing.num_experts + e.copies);
+    sent.usual += symbols.ceil_fraction(own * others, reaches(e.routing, own_experts));
   }
   if (loads.empty()) return {};
   Count usual;

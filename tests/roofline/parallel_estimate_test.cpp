@@ -324,6 +324,10 @@ TEST_CASE("several devices: copies of the experts with most tokens even out the 
   CHECK(even.weight_bytes_per_device - uneven.weight_bytes_per_device ==
         3.0 * 4096 * 14336 * 2 * 32);
   CHECK(even.ttft_s < uneven.ttft_s);
+  // Devices with like loads still have a fullest one in a step.
+  const ConfigOverride draws{std::string(expert_draws_key), "1"};
+  c.architecture = load_model(catalog(), "mixtral-8x7b", {loads, copies, draws});
+  CHECK(at(c, p).ttft_s > even.ttft_s);
 
   c = on_h100("mixtral-8x7b", {.tp = 8});
   c.architecture = load_model(catalog(), "mixtral-8x7b", {copies});
