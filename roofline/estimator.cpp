@@ -8,6 +8,7 @@
 
 #include "model/base/error.h"
 #include "model/families/config_reader.h"
+#include "model/methods/placement.h"
 
 namespace kvcast::roofline {
 namespace {
@@ -66,6 +67,11 @@ CollectiveCurve hop_to_next_stage(const Configuration& c, std::uint64_t stage) {
                 "--platform NAME, or hardware whose node is known");
   }
   return c.interconnect->point_to_point(stage * p.of_stage(), (stage + 1) * p.of_stage(), c.mode);
+}
+
+std::uint64_t all_devices(const Configuration& c) {
+  const std::optional<Placement> placement = find_placement(c.methods);
+  return checked_multiply(placement ? placement->ranks : 1, c.parallelism.devices());
 }
 
 Rates rates_of(const Configuration& c) {

@@ -58,6 +58,9 @@ struct Configuration {
   std::shared_ptr<const Interconnect> interconnect = nullptr;
 };
 
+/// Devices of its groups, as many as a placement has ranks.
+std::uint64_t all_devices(const Configuration& configuration);
+
 /// Rates of its devices. Throws Error when the platform has fewer of them.
 Rates rates_of(const Configuration& configuration);
 

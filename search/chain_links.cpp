@@ -52,19 +52,20 @@ HardwareLink hardware_link(const roofline::Hardware& hardware, roofline::Mode mo
   return chosen;
 }
 
-HardwareLink network_link(const roofline::InterconnectData& platform,
+HardwareLink network_link(const roofline::Interconnect& platform,
                           const roofline::Hardware& hardware, roofline::Mode mode) {
+  const roofline::InterconnectData& data = platform.data();
+  const double first_byte_s = platform.point_to_point(0, data.devices_per_node, mode).at(1);
+  const bool payload = mode == roofline::Mode::Calibrated;
   HardwareLink chosen;
   chosen.name = "network";
-  const bool payload = mode == roofline::Mode::Calibrated;
-  chosen.link.bytes_per_s =
-      payload ? platform.network_payload_bytes_per_s : platform.network_bytes_per_s;
-  chosen.link.latency_s = platform.network_latency_s;
+  chosen.link.bytes_per_s = payload ? data.network_payload_bytes_per_s : data.network_bytes_per_s;
+  chosen.link.latency_s = first_byte_s;
   chosen.link.exchange = exchange_cost(hardware, mode);
-  const std::string source(roofline::name(roofline::Source::Datasheet));
-  chosen.factors = {{"network bandwidth", platform.network_bytes_per_s,
-                     chosen.link.bytes_per_s / platform.network_bytes_per_s, source, platform.name},
-                    {"network latency", platform.network_latency_s, 1, source, platform.name}};
+  const std::string from = "the platform " + data.name;
+  chosen.factors = {{"network bandwidth", data.network_bytes_per_s,
+                     chosen.link.bytes_per_s / data.network_bytes_per_s, "platform", from},
+                    {"network latency", first_byte_s, 1, "platform", from}};
   return chosen;
 }
 

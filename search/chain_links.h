@@ -28,7 +28,7 @@ HardwareLink hardware_link(const roofline::Hardware& hardware, roofline::Mode mo
                            const std::string& name = {});
 
 /// The network between a platform's nodes, which a chain of more devices than a node has crosses.
-HardwareLink network_link(const roofline::InterconnectData& platform,
+HardwareLink network_link(const roofline::Interconnect& platform,
                           const roofline::Hardware& hardware, roofline::Mode mode);
 
 /// How a platform's device i reaches device i + 1.

@@ -38,9 +38,9 @@ std::uint64_t largest(const std::vector<Count>& counts, std::span<const std::uin
 
 /// Whether such a chain of groups needs more than one node. Throws Error when the platform is too
 /// small for it.
-bool crosses_nodes(const Configuration& c, std::uint64_t ranks) {
+bool crosses_nodes(const Configuration& c) {
   if (c.interconnect == nullptr) return false;
-  const std::uint64_t devices = checked_multiply(ranks, c.parallelism.devices());
+  const std::uint64_t devices = roofline::all_devices(c);
   if (devices > c.interconnect->devices()) {
     throw Error("method " + find_placement(c.methods)->method,
                 fmt::format("{} of {} devices", c.interconnect->name(), c.interconnect->devices()),
@@ -91,10 +91,9 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
                 "at most " + std::to_string(most_searched) + ", or partition=even or A/B/...");
   }
   if (spec.name == "tsp") schedule_ = simulate::Schedule::Tsp;
-  link_ = link ? *link
-          : crosses_nodes(c, placement_->ranks)
-              ? network_link(c.interconnect->data(), c.hardware, c.mode)
-              : hardware_link(c.hardware, c.mode);
+  link_ = link               ? *link
+          : crosses_nodes(c) ? network_link(*c.interconnect, c.hardware, c.mode)
+                             : hardware_link(c.hardware, c.mode);
   if (schedule_ == simulate::Schedule::Tsp && link_.link.exchange.lockstep < 1 &&
       c.hardware.lockstep) {
     const roofline::Sourced& lockstep = *c.hardware.lockstep;

@@ -102,9 +102,9 @@ void set_devices(const RequestOptions& o, const Catalog& catalog, roofline::Conf
   if (!o.stages.empty() && c.parallelism.pp == 1) {
     throw Error("--stages", "one stage", "--pp above 1");
   }
-  if (several)
-    c.interconnect =
-        roofline::find_interconnect(catalog, o.platform, c.hardware, c.parallelism.devices());
+  if (several) {
+    c.interconnect = roofline::find_interconnect(catalog, o.platform, c.hardware, all_devices(c));
+  }
 }
 
 }  // namespace

@@ -295,8 +295,8 @@ roofline::Configuration SweepGrid::configuration(std::uint64_t index) const {
   c.mode = roofline::parse_mode(word(d, mode_axis));
   c.parallelism = parallelism(d);
   if (c.parallelism.devices() > 1) {
-    c.interconnect = roofline::find_interconnect(catalog_, word(d, platform_axis), c.hardware,
-                                                 c.parallelism.devices());
+    c.interconnect =
+        roofline::find_interconnect(catalog_, word(d, platform_axis), c.hardware, all_devices(c));
   }
   return c;
 }
