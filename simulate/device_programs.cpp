@@ -108,6 +108,7 @@ class StagePlayer {
   }
   /// In every group of the stage like that of the first device.
   void exchange(const roofline::CollectiveCall& call, std::span<const std::uint64_t> values) {
+    if (call.group.size > 1) compute(rates_.collectives.wait.value, "wait");
     const std::uint64_t bytes = call.bytes.at(values);
     for (std::uint64_t d = 0; d < size_; d += call.group.size) {
       append_collective(*c_.interconnect, call.kind,
