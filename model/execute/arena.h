@@ -51,6 +51,7 @@ class FloatStore {
 class Arena {
  public:
   float* reserve(std::size_t count);
+  std::size_t capacity() const { return capacity_; }
 
  private:
   Floats data_;

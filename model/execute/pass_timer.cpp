@@ -53,9 +53,9 @@ std::vector<PassSeconds> PassTimer::time(const Graph& graph, const PassSizes& si
   executor.reserve(cache, values);
   cache.allocate();
   if (is_new) {
-    const float* const before = arena_.reserve(0);
+    const std::size_t before = arena_.capacity();
     executor.run(values, inputs, cache, arena_);  // touches memory
-    if (arena_.reserve(0) != before) prefilled_.clear();
+    if (arena_.capacity() != before) prefilled_.clear();
   }
   std::vector<PassSeconds> runs(static_cast<std::size_t>(repeats));
   for (PassSeconds& run : runs) {

@@ -74,7 +74,8 @@ std::vector<std::vector<double>> WeightReads::measure(DType dtype, Arithmetic ar
     std::vector<double>& of_rows = ratios.emplace_back();
     for (int r = 0; r < rounds; ++r) {
       const Stopwatch watch;
-      const double in_fp32 = read(fp32_, row_count) / watch.seconds();
+      const double bytes = read(fp32_, row_count);
+      const double in_fp32 = bytes / watch.seconds();
       of_rows.push_back(stored_bytes_per_second(row_count) / in_fp32);
     }
   }
