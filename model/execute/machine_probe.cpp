@@ -17,7 +17,6 @@
 #include "model/base/stopwatch.h"
 #include "model/execute/matrix.h"
 #include "model/execute/vector_lanes.h"
-#include "model/io/tensors/stored_tensor.h"
 
 namespace kvcast::execute {
 namespace {

@@ -416,9 +416,10 @@ NarrowKernels narrow_kernels(Arithmetic arithmetic) {
 }
 
 void multiply_narrow(Arithmetic arithmetic, const NarrowProduct& product) {
+  static const bool is_short = widest_lanes() == 8;
   if (narrow_kernels(arithmetic) == NarrowKernels::Tiles)
     return multiply_tiles(arithmetic, product);
-  if (widest_lanes() == 8) return multiply_short_vectors(product);
+  if (is_short) return multiply_short_vectors(product);
   multiply_vectors(arithmetic, product);
 }
 #else

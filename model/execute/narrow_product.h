@@ -37,12 +37,10 @@ constexpr std::size_t round_up(std::size_t n, std::size_t multiple) {
 inline constexpr std::size_t narrow_inputs = 32;
 /// Rows, and the room for their sums.
 inline constexpr std::size_t narrow_rows = 16;
-/// Outputs of a panel: 4 strips of 16.
+/// Outputs of a panel: 4 strips of 16, or 8 of 8.
 inline constexpr std::size_t narrow_outputs = 64;
 
-/// Rows rounded for a product: 32-bit words of two bf16 numbers or four int8 numbers; for Pairs two
-/// words have four whole numbers in 16 bits each, the first one and the third one before the
-/// others.
+/// Rows rounded for a product: 32-bit words of two bf16 numbers or four int8 numbers.
 class NarrowRows {
  public:
   /// Floats of memory for rows of `in` numbers that share a scale by `group`.
@@ -86,7 +84,7 @@ struct NarrowPanel {
   const float* scales = nullptr;    ///< [strip][group][output]
   const float* minimums = nullptr;  ///< likewise
   std::size_t group = narrow_inputs;
-  bool wide = false;  ///< whether bytes are above 127
+  bool wide = false;  ///< whether bytes may be above 127
 };
 
 /// The strips, one after another, of a panel [inputs, 64] in BF16; inputs that are missing are 0.

@@ -1,5 +1,5 @@
 /// Rounding to bf16, and the processors' own multiply-adds of narrow numbers, for functions of 16
-/// lanes.
+/// or 8 lanes.
 #pragma once
 
 #include <bit>
