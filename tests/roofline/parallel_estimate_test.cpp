@@ -41,6 +41,19 @@ Configuration on_h100(const std::string& model, const Parallelism& p,
 
 Estimate at(const Configuration& c, const DesignPoint& p) { return Estimator(c).at(p); }
 
+/// Measured loads of Mixtral 8x7B whose tokens choose the last expert, and one of the others.
+ConfigOverride all_choose_the_last(const TestFolder& folder) {
+  const std::filesystem::path file = folder / "tokens.csv";
+  std::string text = "layer,expert,tokens\n";
+  for (int layer = 0; layer < 32; ++layer) {
+    for (int expert = 0; expert < 8; ++expert) {
+      text += fmt::format("{},{},{}\n", layer, expert, expert == 7 ? 700 : 100);
+    }
+  }
+  std::ofstream(file) << text;
+  return {std::string(expert_tokens_key), file.string()};
+}
+
 }  // namespace
 
 TEST_CASE("several devices: tp 1, pp 1, ep 1 give the bits of one device") {
@@ -243,19 +256,11 @@ TEST_CASE("several devices: all wait for the one whose experts are chosen most")
   // Each token chooses the last of Mixtral's experts, and one of the others: of 8 devices the last
   // multiplies all 8 x 64 tokens by an expert, where loads that are alike make 2/8 of them.
   const TestFolder folder;
-  const std::filesystem::path file = folder / "tokens.csv";
-  std::string text = "layer,expert,tokens\n";
-  for (int layer = 0; layer < 32; ++layer) {
-    for (int expert = 0; expert < 8; ++expert) {
-      text += fmt::format("{},{},{}\n", layer, expert, expert == 7 ? 700 : 100);
-    }
-  }
-  std::ofstream(file) << text;
+  const ConfigOverride loads = all_choose_the_last(folder);
   Configuration c = on_h100("mixtral-8x7b", {.ep = 8, .dp = 8});
   const DesignPoint p{8, 64, 2};
   const Estimate alike = at(c, p);
-  c.architecture =
-      load_model(catalog(), "mixtral-8x7b", {{std::string(expert_tokens_key), file.string()}});
+  c.architecture = load_model(catalog(), "mixtral-8x7b", {loads});
   const Estimate uneven = at(c, p);
   const double of_a_pair = 6.0 * 4096 * 14336 * 32;
   CHECK(uneven.prefill_flops - alike.prefill_flops ==
@@ -298,21 +303,12 @@ TEST_CASE("several devices: the fullest one of drawn steps is never faster than 
 }
 
 TEST_CASE("several devices: copies of the experts with most tokens even out the devices") {
-  // As above all tokens choose the last expert. Seven of it have as many as each other expert, one
-  // in seven tokens; with a ninth device's worth of room two of 16 lie on each device, which makes
-  // 2/7 of the tokens' pairs instead of all.
+  // All tokens choose the last expert. Seven of it have as many as each other expert, one in seven
+  // tokens. Two of 16 lie on each device, which makes 2/7 of the tokens' pairs instead of all.
   const TestFolder folder;
-  const std::filesystem::path file = folder / "tokens.csv";
-  std::string text = "layer,expert,tokens\n";
-  for (int layer = 0; layer < 32; ++layer) {
-    for (int expert = 0; expert < 8; ++expert) {
-      text += fmt::format("{},{},{}\n", layer, expert, expert == 7 ? 700 : 100);
-    }
-  }
-  std::ofstream(file) << text;
+  const ConfigOverride loads = all_choose_the_last(folder);
   Configuration c = on_h100("mixtral-8x7b", {.ep = 8, .dp = 8});
   const DesignPoint p{8, 64, 2};
-  const ConfigOverride loads{std::string(expert_tokens_key), file.string()};
   const ConfigOverride copies{std::string(expert_copies_key), "8"};
   c.architecture = load_model(catalog(), "mixtral-8x7b", {loads});
   const Estimate uneven = at(c, p);
