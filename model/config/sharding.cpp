@@ -240,6 +240,9 @@ void check_parallelism(const Architecture& a, const Parallelism& p) {
                 fmt::format("{} copies for no device of their own", l.experts->copies),
                 "--ep above 1");
   }
+  if (p.sequence_parallel && p.tp == 1) {
+    throw Error("--sequence-parallel", "whole layers on each device", "--tp above 1");
+  }
   if (p.is_one() && p.ep == 1) return;
   if (a.encoder_decoder) {
     throw Error(to_string(p), "the encoder-decoder model " + a.name, "a decoder-only model");
@@ -272,11 +275,6 @@ void check_parallelism(const Architecture& a, const Parallelism& p) {
                 "norms of all tokens on each device");
   }
   if (p.ep == 1) return;
-  if (p.tp > 1 && p.dp > 1) {
-    throw Error(fmt::format("--ep {}: tokens of --dp {} replicas, each split by --tp {}", p.ep,
-                            p.dp, p.tp) +
-                "; expected tp 1 or dp 1");
-  }
   if (layers_with_experts(a.decoder) == 0) {
     throw Error(fmt::format("--ep {}", p.ep), a.name + ", which has no experts", "--ep 1");
   }
@@ -350,10 +348,12 @@ Sharding::Sharding(const Architecture& whole, const DevicePlace& place)
   end_layer_ = ends[stage()];
 }
 
-RankGroup Sharding::tensor_group() const { return {plan().tp, 1, place_.device - slice()}; }
+RankGroup Sharding::tensor_group() const {
+  return {plan().tp, 1, first_device() + place_.device - slice()};
+}
 
-RankGroup Sharding::stage_group() const {
-  return {plan().of_stage(), 1, stage() * plan().of_stage()};
+RankGroup Sharding::replica_group() const {
+  return {plan().dp, plan().tp, first_device() + stage() * plan().of_stage() + slice()};
 }
 
 std::optional<WeightPart> Sharding::part_of(const std::string& name,

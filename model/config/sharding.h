@@ -58,6 +58,9 @@ struct DevicePlace {
   /// Each layer counts what its experts read by itself, as a run must know its own rows. Forecasts
   /// count all layers together.
   bool counts_by_layer = false;
+  /// Which rank of a placement (kvr, tsp) these devices are; those of each such group are numbered
+  /// behind those of the groups before.
+  std::uint64_t rank = 0;
 };
 
 /// One device's part of a model.
@@ -82,11 +85,16 @@ class Sharding {
 
   /// The devices that share a layer's heads.
   RankGroup tensor_group() const;
-  /// Those that share its experts, all of the stage.
-  RankGroup stage_group() const;
+  /// The same slice of each replica: between them tokens go to experts and back. A replica's other
+  /// slices have the same tokens, and their sums of experts are added as those of other products.
+  RankGroup replica_group() const;
   /// The same slice of the stage before or after this one.
   std::uint64_t device_of_stage(std::uint64_t stage) const {
-    return stage * plan().of_stage() + in_stage();
+    return first_device() + stage * plan().of_stage() + in_stage();
+  }
+  /// The device in this one's place of another rank's group.
+  std::uint64_t device_of_rank(std::uint64_t rank) const {
+    return rank * plan().devices() + place_.device;
   }
 
   /// E/ep experts, from this one on.
@@ -104,6 +112,7 @@ class Sharding {
   bool adds_bias(const std::string& prefix) const;
 
  private:
+  std::uint64_t first_device() const { return place_.rank * plan().devices(); }
   std::uint64_t in_stage() const { return place_.device % plan().of_stage(); }
 
   const Architecture* whole_;

@@ -85,11 +85,9 @@ void exchange(const Call& call, const RankGroup& group, std::size_t member,
 }
 
 bool has_expert(const DispatchTokens& op, std::size_t member, std::size_t expert) {
-  std::uint64_t first = op.first_expert;
-  if (op.group.size > 1) {
-    const std::uint64_t copies = op.group.size * op.experts_here / op.num_experts;
-    first = member / copies * op.experts_here;
-  }
+  // Members have as many of the experts each, this one those of all its slices.
+  const std::uint64_t of_member = op.num_experts / op.group.size;
+  const std::uint64_t first = op.first_expert + member * of_member - op.member * of_member;
   return expert >= first && expert < first + op.experts_here;
 }
 

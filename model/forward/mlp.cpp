@@ -53,7 +53,7 @@ struct ExpertExchange {
 ExpertExchange exchange_of(const Experts& e, const ExpertCounts& counts, const Sharding& sharding) {
   DispatchTokens d;
   if (sharding.plan().dp > 1) {
-    d.group = sharding.stage_group();
+    d.group = sharding.replica_group();
     d.member = sharding.replica();
     d.sent = *counts.sent;
     d.received = *counts.received;
@@ -321,7 +321,7 @@ std::optional<ExpertCounts> count_experts(Symbols& symbols, const Stack& stack,
     pairs.most += all * std::min(chosen, here);
     pairs.usual += expected_pairs(symbols, e, all, first, here);
     if (others == 0) continue;
-    sent.most += own * std::min(chosen * plan.expert_tp(), others);
+    sent.most += own * std::min(chosen, others);
     // Of copies a token goes to one.
     const std::uint64_t own_experts =
         here * e.routing.num_experts / (e.routing.num_experts + e.copies);

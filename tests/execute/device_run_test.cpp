@@ -192,9 +192,10 @@ std::map<std::string, std::size_t> for_all_models(const std::vector<Parallelism>
 }
 
 const std::vector<Parallelism> tensor_plans{{.tp = 2}, {.tp = 3}, {.tp = 4}};
-const std::vector<Parallelism> expert_plans{{.tp = 2, .ep = 2}, {.tp = 4, .ep = 2},
-                                            {.tp = 4, .ep = 4}, {.ep = 2, .dp = 2},
-                                            {.ep = 4, .dp = 4}, {.tp = 2, .dp = 2}};
+const std::vector<Parallelism> expert_plans{
+    {.tp = 2, .ep = 2},          {.tp = 4, .ep = 2},         {.tp = 4, .ep = 4},
+    {.ep = 2, .dp = 2},          {.ep = 4, .dp = 4},         {.tp = 2, .dp = 2},
+    {.tp = 2, .ep = 2, .dp = 2}, {.tp = 2, .ep = 4, .dp = 2}};
 
 TEST_CASE("devices: every family split by tp is one process, counted in fp64") {
   const auto checked = for_all_models(
@@ -328,7 +329,10 @@ TEST_CASE(
   request.stop_tokens = {all.generation.tokens[0][1]};
   const Single single(checkpoint, o, request);
   CHECK(single.generation.tokens[0].size() < 6);
-  for (const Parallelism& plan : {Parallelism{.dp = 3}, {.ep = 2, .dp = 2}, {.ep = 4, .dp = 4}}) {
+  for (const Parallelism& plan : {Parallelism{.dp = 3},
+                                  {.ep = 2, .dp = 2},
+                                  {.ep = 4, .dp = 4},
+                                  {.tp = 2, .ep = 4, .dp = 2}}) {
     check_devices(checkpoint, o, plan, single, of_fp32);
   }
 }
