@@ -311,8 +311,8 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
 }
 
 void run(const RunOptions& o, const Globals& globals) {
-  const std::vector<MethodSpec> methods = with_ranks_of_mpirun(parse_methods(o.method));
   const Parallelism plan = o.parallelism.parallelism();
+  const std::vector<MethodSpec> methods = with_ranks_of_mpirun(parse_methods(o.method), plan);
   if (is_idle_rank(methods, plan)) return;
   const auto ranks = RunRanks::start(methods, plan, o.wait_limit_s);
   if (ranks == nullptr) {

@@ -94,7 +94,7 @@ void check_lengths(const RunOptions& o, const RunRanks* ranks) {
     throw Error(flag, "prompts of different lengths", "prompts of one length");
   };
   const Parallelism plan = o.parallelism.parallelism();
-  if (ranks != nullptr && !ranks->spreads()) refuse("--method " + o.method);
+  if (ranks != nullptr && ranks->shares()) refuse("--method " + o.method);
   if (plan.dp > 1 && plan.ep > 1) refuse("--ep of replicas with prompts of their own");
   if (!o.logits.empty()) refuse("--logits");
   if (o.profile) refuse("--profile");
@@ -115,7 +115,7 @@ execute::SessionOptions session_options(const RunOptions& o, const Checkpoint& c
                                         std::size_t decoder_tokens, const Catalog& catalog) {
   const Architecture& a = checkpoint.architecture();
   execute::SessionOptions s;
-  s.methods = with_ranks_of_mpirun(parse_methods(o.method));
+  s.methods = with_ranks_of_mpirun(parse_methods(o.method), o.parallelism.parallelism());
   apply_semantics(o.semantics, a, s.methods);
   RequestOptions kernels;
   kernels.attention = o.attention;
@@ -183,7 +183,8 @@ RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* 
   if (ranks != nullptr && ranks->spreads()) {
     options.place = ranks->place();
     if (o.profile) throw Error("--profile", to_string(options.place->plan), "one device");
-  } else if (ranks != nullptr) {
+  }
+  if (ranks != nullptr && ranks->shares()) {
     options.share = ranks->share(execute::tokens_to_share(a, options, prompt_len),
                                  [&] { return search_partition(o, globals, job); });
   }

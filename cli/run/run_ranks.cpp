@@ -67,7 +67,8 @@ bool is_idle_rank(const std::vector<MethodSpec>& methods, const Parallelism& pla
               fmt::format("kvr:p={} or tsp:p={}, or --tp {}", ranks, ranks, ranks));
 }
 
-std::vector<MethodSpec> with_ranks_of_mpirun(std::vector<MethodSpec> methods) {
+std::vector<MethodSpec> with_ranks_of_mpirun(std::vector<MethodSpec> methods,
+                                             const Parallelism& plan) {
   if (!launched_by_mpirun()) return methods;
   for (MethodSpec& spec : methods) {
     const auto says = [&](const char* key) {
@@ -76,7 +77,8 @@ std::vector<MethodSpec> with_ranks_of_mpirun(std::vector<MethodSpec> methods) {
     };
     const bool is_placement = find_method(spec.name).kind == MethodKind::Placement;
     if (!is_placement || says("p") || says("partition")) continue;
-    spec.options.emplace_back("p", std::to_string(ranks_of_mpirun()));
+    const std::uint64_t ranks = static_cast<std::uint64_t>(ranks_of_mpirun()) / plan.devices();
+    spec.options.emplace_back("p", std::to_string(std::max<std::uint64_t>(ranks, 1)));
   }
   return methods;
 }
@@ -84,20 +86,18 @@ std::vector<MethodSpec> with_ranks_of_mpirun(std::vector<MethodSpec> methods) {
 std::unique_ptr<RunRanks> RunRanks::start(const std::vector<MethodSpec>& methods,
                                           const Parallelism& plan, double limit_s) {
   std::optional<Placement> placement = find_placement(methods);
-  if (!plan.is_one()) {
-    execute::check_runs_spread(plan, methods);
-    placement = Placement{.method = to_string(plan), .ranks = plan.devices()};
-    placement->first_decodes = true;
-  }
-  if (!placement) return nullptr;
-  if (!launched_by_mpirun() && placement->ranks > 1 && plan.is_one()) {
-    throw Error("method " + placement->method, "one process", command_for(placement->ranks));
+  if (!plan.is_one()) execute::check_runs_spread(plan);
+  if (!placement && plan.is_one()) return nullptr;
+  if (!launched_by_mpirun() && placement && placement->ranks * plan.devices() > 1) {
+    throw Error("method " + placement->method, "one process",
+                command_for(placement->ranks * plan.devices()));
   }
   return std::unique_ptr<RunRanks>(
-      new RunRanks(*std::move(placement), plan, search::searches_partition(methods), limit_s));
+      new RunRanks(std::move(placement), plan, search::searches_partition(methods), limit_s));
 }
 
-RunRanks::RunRanks(Placement placement, const Parallelism& plan, bool searches, double limit_s)
+RunRanks::RunRanks(std::optional<Placement> placement, const Parallelism& plan, bool searches,
+                   double limit_s)
     : placement_(std::move(placement)),
       plan_(plan),
       searches_(searches),
@@ -110,27 +110,29 @@ RunRanks::RunRanks(Placement placement, const Parallelism& plan, bool searches, 
 }
 
 void RunRanks::check_ranks() const {
-  if (messenger().ranks() == placement_.ranks) return;
-  throw Error((spreads() ? "" : "method ") + placement_.method,
-              fmt::format("{} processes of mpirun", messenger().ranks()),
-              command_for(placement_.ranks));
+  if (messenger().ranks() == processes()) return;
+  std::string what = placement_ ? "method " + placement_->method : "";
+  if (spreads()) what += (what.empty() ? "" : " with ") + to_string(plan_);
+  throw Error(what, fmt::format("{} processes of mpirun", messenger().ranks()),
+              command_for(processes()));
 }
 
 DevicePlace RunRanks::place() const {
   check_ranks();
-  return {plan_, messenger().rank()};
+  return {plan_, messenger().rank() % plan_.devices()};
 }
 
 RankShare RunRanks::share(std::uint64_t prompt_len,
                           const std::function<std::vector<std::uint64_t>()>& search) const {
   check_ranks();
-  std::vector<std::uint64_t> partition = partition_tokens(placement_, prompt_len);
+  std::vector<std::uint64_t> partition = partition_tokens(*placement_, prompt_len);
   if (searches_) partition = search();
-  return {std::move(partition), messenger().rank(), placement_.first_decodes};
+  return {std::move(partition), messenger().rank() / plan_.devices(), placement_->first_decodes};
 }
 
 bool RunRanks::speaks() const {
-  return !mpi_ || mpi_->rank() == (placement_.first_decodes ? 0 : mpi_->ranks() - 1);
+  const bool last = placement_ && !placement_->first_decodes;
+  return !mpi_ || mpi_->rank() == (last ? processes() - plan_.devices() : 0);
 }
 bool RunRanks::complains() const { return !mpi_ || mpi_->rank() == 0; }
 

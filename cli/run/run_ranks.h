@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,7 @@ namespace kvcast::cli {
 class RunRanks {
  public:
   /// Nothing for methods without a placement on one device. Throws Error when a placement wants
-  /// several ranks and there is no mpirun, or no MPI. Devices are threads without an mpirun.
+  /// several processes and there is no mpirun, or no MPI. Devices are threads without an mpirun.
   static std::unique_ptr<RunRanks> start(const std::vector<MethodSpec>& methods,
                                          const Parallelism& plan, double limit_s);
 
@@ -27,11 +28,14 @@ class RunRanks {
   RankShare share(std::uint64_t prompt_len,
                   const std::function<std::vector<std::uint64_t>()>& search) const;
   bool searches() const { return searches_; }
-  /// Whether the model is spread, instead of the prompt.
+  /// Whether the prompt is spread: there is a placement.
+  bool shares() const { return placement_.has_value(); }
+  /// Whether the model is spread, over all ranks or in each of a placement.
   bool spreads() const { return !plan_.is_one(); }
   bool are_threads() const { return spreads() && !mpi_; }
   execute::Mailboxes& mailboxes() { return mailboxes_; }
-  /// This rank's device. Throws Error when mpirun started another number of ranks than devices.
+  /// This process's device, of its rank's with a placement. Throws Error when mpirun started
+  /// another number of processes.
   DevicePlace place() const;
   /// Whether this rank prints: the one that decodes, which is the last one or the first (tsp,
   /// spread models).
@@ -48,12 +52,14 @@ class RunRanks {
   void work(const std::function<void()>& work);
 
  private:
-  RunRanks(Placement placement, const Parallelism& plan, bool searches, double limit_s);
+  RunRanks(std::optional<Placement> placement, const Parallelism& plan, bool searches,
+           double limit_s);
   void check_ranks() const;
+  std::size_t processes() const { return (placement_ ? placement_->ranks : 1) * plan_.devices(); }
   const execute::Messenger& messenger() const { return mpi_ ? *mpi_ : *local_; }
   /// Called in a handler of the exception: reports it and ends all ranks.
   [[noreturn]] void fail(const std::exception& e);
-  Placement placement_;
+  std::optional<Placement> placement_;
   Parallelism plan_;
   bool searches_ = false;                       ///< its partition
   std::unique_ptr<execute::MpiMessenger> mpi_;  ///< null: one rank, this process
@@ -65,8 +71,9 @@ class RunRanks {
 /// of them would run alone, and another rank tells: the first one throws that Error.
 bool is_idle_rank(const std::vector<MethodSpec>& methods, const Parallelism& plan);
 
-/// With p=P where kvr or tsp say no number of ranks: those of the mpirun.
-std::vector<MethodSpec> with_ranks_of_mpirun(std::vector<MethodSpec> methods);
+/// With p=P where kvr or tsp say no number of ranks: as many as the mpirun has for such devices.
+std::vector<MethodSpec> with_ranks_of_mpirun(std::vector<MethodSpec> methods,
+                                             const Parallelism& plan);
 
 /// Threads for a rank: the number asked for, else OMP_NUM_THREADS, else the processors that mpirun
 /// has bound it to, or its part of all processors where it is not bound.

@@ -62,7 +62,13 @@ void send_message(const Call& call, const Send& op, std::size_t number) {
              bytes_of(Count(call.output.shape.elements()), call.output.info->dtype).constant());
 }
 
-void receive_message(const Call& call, const Receive& op) { call.messenger->receive(op.rank); }
+void receive_message(const Call& call, const Receive& op) {
+  call.messenger->receive(op.rank);
+  if (call.exchanged == nullptr) return;
+  const Operand& message = call.inputs[1];
+  call.exchanged->received_bytes +=
+      bytes_of(Count(message.shape.elements()), message.info->dtype).constant();
+}
 
 void exchange(const Call& call, const RankGroup& group, std::size_t member,
               const std::vector<Bytes>& to, const std::vector<Room>& from) {

@@ -50,9 +50,9 @@ Recording record_session(const Architecture& a, const SessionOptions& o, OpenedM
                           return open_model(name, o.open, opened).architecture();
                         }};
   if (o.place) {
-    KVCAST_ASSERT(!o.share);
-    check_runs_spread(o.place->plan, o.methods);
+    check_runs_spread(o.place->plan);
     options.place = o.place;
+    if (o.share) options.place->rank = o.share->rank;
     options.place->counts_by_layer = true;
   }
   if (o.share && o.chunk > 0) {
@@ -207,13 +207,10 @@ RevivedShares revived_shares(const Recording& recording, const Generation& run,
   return {.first_step = share(0, 1), .later_steps = steps > 1 ? share(1, steps) : 0};
 }
 
-void check_runs_spread(const Parallelism& plan, const std::vector<MethodSpec>& methods) {
+void check_runs_spread(const Parallelism& plan) {
   const auto refuse = [&](const std::string& found, const std::string& expected) {
     throw Error("a run with " + to_string(plan), found, expected);
   };
-  if (find_placement(methods)) {
-    refuse("methods " + to_string(methods) + ", which spread the prompt", "one of the two");
-  }
   if (plan.pp > 1) refuse("stages of layers", "pp 1: only forecasts know stages");
   if (plan.sequence_parallel) {
     refuse("sequence-parallel norms", "norms of all tokens: only forecasts split them");

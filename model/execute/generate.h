@@ -48,6 +48,11 @@ struct SessionOptions {
   /// devices that split a layer have the same logits and tokens.
   std::optional<DevicePlace> place = {};
   OpenModel open = nullptr;  ///< of the models that methods name
+
+  /// The process of another rank of the placement; of several devices the one in this one's place.
+  std::size_t process_of(std::size_t rank) const {
+    return place ? rank * place->plan.devices() + place->device : rank;
+  }
 };
 
 struct Request {
@@ -158,14 +163,14 @@ class Session {
 /// What a session runs with: counting loops for anything but FP32.
 Loops loops_of(const SessionOptions& options);
 
-/// What a session records with: its dtype everywhere.
 /// What the numbers of the cache are in memory.
 DType cache_dtype(const SessionOptions& options);
 
+/// What a session records with: its dtype everywhere.
 Lowering session_lowering(const SessionOptions& options);
 
 /// Throws Error for a spread model, or one with these methods, that only forecasts know.
-void check_runs_spread(const Parallelism& plan, const std::vector<MethodSpec>& methods);
+void check_runs_spread(const Parallelism& plan);
 
 /// Throws Error when the checkpoint does not hold what a session needs; reads headers only.
 /// Likewise when the methods do not take prompts of these lengths. Returns the methods' models.

@@ -41,9 +41,12 @@ std::size_t logit_bytes(const Generation& g) {
 }
 
 /// Puts the logits of all positions together on the rank that decodes.
-void gather_logits(Generation& g, DType dtype, const RankShare& share, Messenger& m) {
+void gather_logits(Generation& g, const SessionOptions& o, Messenger& m) {
+  const RankShare& share = *o.share;
+  const DType dtype = o.dtype;
+  if (o.place && o.place->device > 0) return;  // which has them too
   if (!share.decodes()) {
-    return send_bytes(m, share.decoder(), g.logits_data.get(), logit_bytes(g));
+    return send_bytes(m, o.process_of(share.decoder()), g.logits_data.get(), logit_bytes(g));
   }
   const std::size_t batch = g.logits_shape[0];
   const std::size_t vocab = g.logits_shape[2];
@@ -56,7 +59,7 @@ void gather_logits(Generation& g, DType dtype, const RankShare& share, Messenger
     const bool is_own = from.rank == share.rank;
     if (!is_own) {
       received = allocate_floats(batch * part);
-      receive_bytes(m, from.rank, received.get(), batch * part * sizeof(float));
+      receive_bytes(m, o.process_of(from.rank), received.get(), batch * part * sizeof(float));
     }
     const float* rows = is_own ? g.logits_data.get() : received.get();
     for (std::size_t b = 0; b < batch; ++b) {
@@ -66,16 +69,16 @@ void gather_logits(Generation& g, DType dtype, const RankShare& share, Messenger
   g.set_logits(dtype, {batch, length, vocab}, std::move(all));
 }
 
-/// The rank that decodes tells the others that it goes on, token by token, so that each waits for
-/// the next sign no longer than its limit.
-void give_sign(Messenger& m, bool ends) {
+/// The first device of the rank that decodes tells the other ranks that it goes on, token by token,
+/// so that each waits for the next sign no longer than its limit. `devices`: of each rank.
+void give_sign(Messenger& m, std::size_t devices, bool ends) {
   for (std::size_t r = 0; r < m.ranks(); ++r) {
-    if (r != m.rank()) send_bytes(m, r, &ends, sizeof ends);
+    if (r / devices != m.rank() / devices) send_bytes(m, r, &ends, sizeof ends);
   }
 }
 
-void wait_for_end(const RankShare& share, Messenger& m) {
-  for (bool ends = false; !ends;) receive_bytes(m, share.decoder(), &ends, sizeof ends);
+void wait_for_end(Messenger& m, std::size_t teller) {
+  for (bool ends = false; !ends;) receive_bytes(m, teller, &ends, sizeof ends);
 }
 
 /// Counts what the rank's operators send, and lets messages move between them.
@@ -112,27 +115,31 @@ std::vector<RankReport> gather_reports(const RankReport& own, Generation& g, Mes
 RankRun run_share(const Session& session, Request request, Messenger& messenger) {
   const SessionOptions& options = session.options();
   const RankShare& share = *options.share;
-  KVCAST_ASSERT(share.ranks() == messenger.ranks() && share.rank == messenger.rank());
+  const std::size_t devices = options.place ? options.place->plan.devices() : 1;
+  KVCAST_ASSERT(share.ranks() * devices == messenger.ranks() &&
+                options.process_of(share.rank) == messenger.rank());
+  const std::size_t teller = share.decoder() * devices;
+  const bool tells = messenger.rank() == teller;
   RankReport report;
   report.tokens = share.tokens();
   watch_messages(request, report, messenger);
   const auto inner_token = request.on_token;
   request.on_token = [&](std::span<const TokenId> next) {
-    give_sign(messenger, false);
+    if (tells) give_sign(messenger, devices, false);
     if (inner_token) inner_token(next);
   };
 
   RankRun run{session.run(request), {}};
   Generation& g = run.generation;
   complete(report, session, g);
-  if (!share.decodes()) {
-    wait_for_end(share, messenger);
-    send_bytes(messenger, share.decoder(), &report, sizeof report);
-  } else {
-    give_sign(messenger, true);
+  if (!share.decodes()) wait_for_end(messenger, teller);
+  if (tells) {
+    give_sign(messenger, devices, true);
     run.ranks = gather_reports(report, g, messenger);
+  } else {
+    send_bytes(messenger, teller, &report, sizeof report);
   }
-  if (options.logits == Logits::All) gather_logits(g, options.dtype, share, messenger);
+  if (options.logits == Logits::All) gather_logits(g, options, messenger);
   return run;
 }
 
@@ -271,22 +278,26 @@ Request own_sequences(const Request& request, const DevicePlace& place) {
 
 RankRun run_rank(const Session& session, Request request, Messenger& messenger) {
   KVCAST_ASSERT(session.options().share || session.options().place);
-  if (session.options().place) return run_place(session, request, messenger);
-  return run_share(session, std::move(request), messenger);
+  if (session.options().share) return run_share(session, std::move(request), messenger);
+  return run_place(session, request, messenger);
 }
 
 RankRun run_ranks(const Checkpoint& checkpoint, const SessionOptions& options,
                   const std::vector<std::uint64_t>& partition,
-                  const std::function<Request(std::size_t rank)>& request_of, double limit_s) {
+                  const std::function<Request(std::size_t rank)>& request_of, double limit_s,
+                  const Parallelism& plan) {
   const std::optional<Placement> placement = find_placement(options.methods);
   const bool first_decodes = placement && placement->first_decodes;
-  const auto options_of = [&](std::size_t rank) {
+  const std::size_t devices = plan.devices();
+  const auto options_of = [&](std::size_t process) {
     SessionOptions o = options;
-    o.share = RankShare{partition, rank, first_decodes};
+    o.share = RankShare{partition, process / devices, first_decodes};
+    if (!plan.is_one()) o.place = DevicePlace{plan, process % devices};
     return o;
   };
-  return run_threads(checkpoint, partition.size(), RankShare{partition, 0, first_decodes}.decoder(),
-                     options_of, request_of, limit_s);
+  const RankShare first{partition, 0, first_decodes};
+  return run_threads(checkpoint, partition.size() * devices, first.decoder() * devices, options_of,
+                     request_of, limit_s);
 }
 
 RankRun run_devices(const Checkpoint& checkpoint, const SessionOptions& options,

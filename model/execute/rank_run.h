@@ -1,6 +1,7 @@
 /// A request on several ranks. With a placement each runs a session of its share of the prompt, and
 /// one of them goes on decoding (RankShare::decoder). With a model spread over devices each runs a
-/// session of its place from the first pass to the last; rank 0 has the results.
+/// session of its place from the first pass to the last; rank 0 has the results. With both each
+/// rank of the placement is such a group of devices, whose first one counts as the rank.
 #pragma once
 
 #include <cstddef>
@@ -48,11 +49,13 @@ RankRun run_rank(const Session& session, Request request, Messenger& messenger);
 Request own_sequences(const Request& request, const DevicePlace& place);
 
 /// All ranks in this process, each on a thread of its own; what the one that decodes has. `options`
-/// are those of each rank but for the share; `request_of` is called once for each. Throws the first
-/// error of any rank. A rank waits `limit_s` seconds for another at most.
+/// are those of each rank but for the share and the place, which `plan` gives; `request_of` is
+/// called once for each thread. Throws the first error of any rank. A rank waits `limit_s` seconds
+/// for another at most.
 RankRun run_ranks(const Checkpoint& checkpoint, const SessionOptions& options,
                   const std::vector<std::uint64_t>& partition,
-                  const std::function<Request(std::size_t rank)>& request_of, double limit_s = 600);
+                  const std::function<Request(std::size_t rank)>& request_of, double limit_s = 600,
+                  const Parallelism& plan = {});
 /// The same for a model spread over devices; what rank 0 has.
 RankRun run_devices(const Checkpoint& checkpoint, const SessionOptions& options,
                     const Parallelism& plan,

@@ -78,20 +78,22 @@ std::vector<float> column(const std::vector<std::vector<TokenId>>& sequences, st
 }
 
 /// Sends the last position's logits [batch, 1, vocab] to the rank that decodes.
-void send_last_logits(const Output& logits, DType dtype, const RankShare& share, Messenger& m) {
+void send_last_logits(const Output& logits, const SessionOptions& o, Messenger& m) {
   const std::size_t rows = logits.shape[1];
-  const std::size_t row = logits.shape[2] * floats_in(dtype);
+  const std::size_t row = logits.shape[2] * floats_in(o.dtype);
+  const std::size_t to = o.process_of(o.share->decoder());
   for (std::size_t b = 0; b < logits.shape[0]; ++b) {
-    send_bytes(m, share.decoder(), &logits.data[(b * rows + rows - 1) * row], row * sizeof(float));
+    send_bytes(m, to, &logits.data[(b * rows + rows - 1) * row], row * sizeof(float));
   }
 }
 
-Output receive_last_logits(std::size_t batch, std::size_t vocab, DType dtype,
-                           const RankShare& share, Messenger& m) {
-  const std::size_t row = vocab * floats_in(dtype);
+Output receive_last_logits(std::size_t batch, std::size_t vocab, const SessionOptions& o,
+                           Messenger& m) {
+  const std::size_t row = vocab * floats_in(o.dtype);
+  const std::size_t from = o.process_of(o.share->ranks() - 1);
   Output logits{{batch, 1, vocab}, allocate_floats(batch * row)};
   for (std::size_t b = 0; b < batch; ++b) {
-    receive_bytes(m, share.ranks() - 1, &logits.data[b * row], row * sizeof(float));
+    receive_bytes(m, from, &logits.data[b * row], row * sizeof(float));
   }
   return logits;
 }
@@ -326,13 +328,12 @@ void SessionRun::run_chunk() {
 /// Reads the first token from the last chunk's logits, on the rank that decodes.
 void SessionRun::hand_on(const Output& logits) {
   if (has_logits_ && !decodes_) {
-    send_last_logits(logits, options_.dtype, *options_.share, *request_.messenger);
+    send_last_logits(logits, options_, *request_.messenger);
   }
   if (!decodes_) return;
   Output received;
   if (!has_logits_) {
-    received = receive_last_logits(batch_, model_.vocab_size, options_.dtype, *options_.share,
-                                   *request_.messenger);
+    received = receive_last_logits(batch_, model_.vocab_size, options_, *request_.messenger);
   }
   const Output& first_logits = has_logits_ ? logits : received;
   tokens_ = greedy(first_logits, options_.dtype);

@@ -215,9 +215,13 @@ Value Recorder::shared(Value before, Value own, std::string_view label) {
                           seen == seen_.end() ? info(own).shape[1] : seen->second);
 }
 
+std::uint64_t Recorder::device_of(std::uint64_t rank) const {
+  return sharding_ != nullptr ? sharding_->device_of_rank(rank) : rank;
+}
+
 void Recorder::send(Value cache, std::uint64_t rank, const Count& first_row, const Count& rows,
                     std::string_view label) {
-  node(Send{rank, first_row}, label, {cache}, with_rows(cache, rows), info(cache).dtype,
+  node(Send{device_of(rank), first_row}, label, {cache}, with_rows(cache, rows), info(cache).dtype,
        Storage::Messages);
 }
 
@@ -225,8 +229,8 @@ Value Recorder::receive(Value cache, std::uint64_t rank, const Count& first_row,
                         const Count& all_rows, std::string_view label) {
   const Value message =
       graph_.add_tensor({"", with_rows(cache, rows), info(cache).dtype, Storage::Messages, {}});
-  return node(Receive{rank, first_row}, label, {cache, message}, with_rows(cache, all_rows),
-              info(cache).dtype, Storage::KvCache);
+  return node(Receive{device_of(rank), first_row}, label, {cache, message},
+              with_rows(cache, all_rows), info(cache).dtype, Storage::KvCache);
 }
 
 void Recorder::send_states(Value x, std::uint64_t rank, std::string_view label) {

@@ -148,7 +148,7 @@ class Recorder {
              const std::shared_ptr<const RopeTable>& table, const Count& first_position,
              bool inverse = false, std::optional<Value> positions = {});
   Value append(Value cache, Value rows, std::string_view label);
-  /// Sends `rows` rows of a cache to a rank.
+  /// Sends `rows` rows of a cache to a rank, of several devices to the one in this one's place.
   void send(Value cache, std::uint64_t rank, const Count& first_row, const Count& rows,
             std::string_view label);
   /// Waits for `rows` rows of a cache from a rank; it then has `all_rows`.
@@ -290,6 +290,7 @@ class Recorder {
   std::vector<Count> with_rows(Value x, const Count& rows) const;
   std::vector<Count> with_features(Value x, const Count& features) const;
   Value cast(Value x, DType dtype, std::string_view label);
+  std::uint64_t device_of(std::uint64_t rank) const;
   /// What an exchange makes of the cache that a node with this label has left of `before`.
   Value shared(Value before, Value own, std::string_view label);
   /// Without a prefix it has no weight.

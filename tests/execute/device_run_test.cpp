@@ -40,8 +40,10 @@ Request prompts(const Architecture& a, std::size_t batch, std::size_t length = 1
 }
 
 /// Runs the request on devices and compares tokens, logits, counts and messages with one process.
+/// `parts`: of the prompt, with a placement in the options, whose ranks have such devices.
 RankRun check_devices(const Checkpoint& checkpoint, const SessionOptions& options,
-                      const Parallelism& plan, const Single& single, double tolerance) {
+                      const Parallelism& plan, const Single& single, double tolerance,
+                      const std::vector<std::uint64_t>& parts = {}) {
   CAPTURE(to_string(plan));
   CAPTURE(single.request.tokens.size());
   std::mutex mutex;
@@ -49,7 +51,7 @@ RankRun check_devices(const Checkpoint& checkpoint, const SessionOptions& option
   std::uint64_t sent = 0;
   std::uint64_t recorded_sent = 0;
   std::uint64_t recorded_received = 0;
-  RankRun run = run_devices(checkpoint, options, plan, [&](std::size_t) {
+  const auto request_of = [&](std::size_t) {
     Request request = single.request;
     request.on_node = [&](const Graph& graph, const NodeRun& node,
                           std::span<const std::uint64_t> symbols) {
@@ -75,14 +77,16 @@ RankRun check_devices(const Checkpoint& checkpoint, const SessionOptions& option
       }
     };
     return request;
-  });
+  };
+  RankRun run = parts.empty() ? run_devices(checkpoint, options, plan, request_of)
+                              : run_ranks(checkpoint, options, parts, request_of, 600, plan);
   const Generation& g = run.generation;
   CHECK(g.tokens == single.generation.tokens);
   CHECK(g.kept == single.generation.kept);
   CHECK(g.logits_shape == single.generation.logits_shape);
   CHECK(relative_difference(std::span<const double>(logits_of(g)),
                             std::span<const double>(logits_of(single.generation))) < tolerance);
-  REQUIRE(run.ranks.size() == plan.devices());
+  REQUIRE(run.ranks.size() == plan.devices() * std::max<std::size_t>(parts.size(), 1));
   std::uint64_t reported = 0;
   std::uint64_t reported_bytes = 0;
   for (const RankReport& r : run.ranks) {
@@ -337,6 +341,39 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("devices: ranks of kvr and tsp that are groups of devices") {
+  for (const char* name : {"llama_gqa_llama3_rope", "gemma2", "qwen3_moe", "deepseek_v3"}) {
+    CAPTURE(name);
+    const Checkpoint checkpoint = wide(name);
+    for (const bool chooses : {false, true}) {
+      if (chooses && has_windows(checkpoint.architecture().decoder)) continue;  // does not compose
+      SessionOptions o = in_fp64();
+      o.logits = chooses ? Logits::Last : Logits::All;
+      if (chooses) o.methods = parse_methods("random-prune:keep=0.7");
+      const Single single(checkpoint, o, prompts(checkpoint.architecture(), 2));
+      const std::vector<std::uint64_t> parts =
+          chooses ? std::vector<std::uint64_t>{5, 3} : std::vector<std::uint64_t>{5, 4, 2};
+      for (const char* placement : {"kvr", "tsp"}) {
+        CAPTURE(placement);
+        SessionOptions placed = o;
+        placed.methods.push_back({placement, {{"p", std::to_string(parts.size())}}});
+        for (const Parallelism& plan :
+             possible(checkpoint.architecture(), {{.tp = 2}, {.tp = 2, .ep = 2}})) {
+          check_devices(checkpoint, placed, plan, single, of_fp64, parts);
+        }
+      }
+    }
+  }
+  // Replicas and stages are refused.
+  const Checkpoint checkpoint = wide("llama_gqa_llama3_rope");
+  SessionOptions o = in_fp64();
+  const Single single(checkpoint, o, prompts(checkpoint.architecture(), 1));
+  o.methods = parse_methods("kvr:p=2");
+  CHECK(message_of([&] {
+          check_devices(checkpoint, o, {.dp = 2}, single, of_fp64, {6, 5});
+        }) == "method kvr:p=2: got dp 2, expected tp alone: each rank is such a group of devices");
+}
+
 TEST_CASE("devices: prompts of different lengths and tokens that are given") {
   const Checkpoint checkpoint = wide("llama_gqa_llama3_rope");
   SessionOptions o = in_fp64();
@@ -399,8 +436,6 @@ TEST_CASE("devices: what only forecasts know is refused") {
     o.place = DevicePlace{plan, 0};
     return message_of([&] { Session(checkpoint, o); });
   };
-  CHECK(refusal({.tp = 2}, "kvr:p=2") ==
-        "a run with tp 2: got methods kvr:p=2, which spread the prompt, expected one of the two");
   CHECK(refusal({.pp = 2}, "plain") ==
         "a run with pp 2: got stages of layers, expected pp 1: only forecasts know stages");
   CHECK(refusal({.tp = 2, .sequence_parallel = true}, "plain")
