@@ -28,8 +28,7 @@ constexpr std::size_t max_background_at_once = 2000;
 
 class EventLoop {
  public:
-  EventLoop(const Simulation& simulation, const RunOptions& options,
-            std::span<const double> compute_factors)
+  EventLoop(const Simulation& simulation, const RunOptions& options)
       : simulation_(simulation),
         platform_(simulation.platform()),
         send_order_(options.send_order),
@@ -48,6 +47,7 @@ class EventLoop {
     }
     const std::vector<PlatformLink>& links = platform_.links();
     const std::vector<double>& factors = options.bandwidth_factors;
+    const std::vector<double>& compute_factors = options.compute_factors;
     KVCAST_ASSERT(compute_factors.empty() || compute_factors.size() == ranks_.size());
     KVCAST_ASSERT(factors.empty() || factors.size() == links.size());
     const auto is_factor = [](double factor) { return factor > 0 && std::isfinite(factor); };
@@ -349,9 +349,8 @@ class EventLoop {
   RunResult result_;
 };
 
-RunResult Simulation::run(const RunOptions& options,
-                          std::span<const double> compute_factors) const {
-  return EventLoop(*this, options, compute_factors).run();
+RunResult Simulation::run(const RunOptions& options) const {
+  return EventLoop(*this, options).run();
 }
 
 }  // namespace kvcast::simulate

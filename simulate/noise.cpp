@@ -28,10 +28,14 @@ struct Entry {
   std::variant<std::uint64_t NoiseSpec::*, double NoiseSpec::*> member;
 };
 
-const Entry entries[]{
-    {"flows", 0, 1e6, &NoiseSpec::flows},   {"bytes", 1, 1e15, &NoiseSpec::bytes},
-    {"rate", 1e-9, 1e12, &NoiseSpec::rate}, {"jitter", 0, 0.999, &NoiseSpec::jitter},
-    {"seed", 0, 9e15, &NoiseSpec::seed},    {"trials", 1, 1e7, &NoiseSpec::trials}};
+const Entry entries[]{{"flows", 0, 1e6, &NoiseSpec::flows},
+                      {"bytes", 1, 1e15, &NoiseSpec::bytes},
+                      {"rate", 1e-9, 1e12, &NoiseSpec::rate},
+                      {"jitter", 0, 0.999, &NoiseSpec::jitter},
+                      {"stragglers", 0, 1e6, &NoiseSpec::stragglers},
+                      {"slowdown", 0, 1e6, &NoiseSpec::slowdown},
+                      {"seed", 0, 9e15, &NoiseSpec::seed},
+                      {"trials", 1, 1e7, &NoiseSpec::trials}};
 
 const Entry& entry_of(std::string_view key) {
   std::vector<std::string> known;
@@ -86,8 +90,12 @@ NoiseSpec parse_noise(std::string_view text) {
     throw Error(fmt::format("got {} flows in {} trials, expected at most {} flows in all",
                             spec.flows, spec.trials, max_flows));
   }
-  if (spec.flows == 0 && spec.jitter == 0) {
-    throw Error("got '" + std::string(text) + "', expected flows=N,bytes=B or jitter=F");
+  if ((spec.stragglers > 0) != (spec.slowdown > 0)) {
+    throw Error("got '" + std::string(text) + "', expected both stragglers=N and slowdown=F");
+  }
+  if (spec.flows == 0 && spec.jitter == 0 && spec.stragglers == 0) {
+    throw Error("got '" + std::string(text) +
+                "', expected flows=N,bytes=B, jitter=F or stragglers=N,slowdown=F");
   }
   return spec;
 }
@@ -97,6 +105,7 @@ std::string to_string(const NoiseSpec& s) {
   for (const Entry& entry : entries) {
     std::visit(
         [&](const auto member) {
+          if (s.*member == 0) return;
           text += fmt::format("{}{}={}", text.empty() ? "" : ",", entry.key, s.*member);
         },
         entry.member);
@@ -104,14 +113,24 @@ std::string to_string(const NoiseSpec& s) {
   return text;
 }
 
-RunOptions noisy_options(const NoiseSpec& spec, std::uint64_t trial, const Platform& platform,
+RunOptions noisy_options(const NoiseSpec& spec, std::uint64_t trial, const Simulation& simulation,
                          const RunOptions& quiet, double quiet_makespan_s) {
+  const Platform& platform = simulation.platform();
   RunOptions options = quiet;
   options.record = false;
   Random random(spec.seed, trial);
   options.bandwidth_factors.resize(platform.links().size(), 1);
   for (double& factor : options.bandwidth_factors) factor *= 1 - spec.jitter * random.uniform();
   const std::uint32_t devices = platform.num_devices();
+  if (spec.stragglers > 0) {
+    options.compute_factors.resize(devices, 1);
+    std::vector<std::uint32_t> others = simulation.busy_ranks();
+    for (std::uint64_t i = 0; i < spec.stragglers && !others.empty(); ++i) {
+      const std::uint32_t chosen = random.below(static_cast<std::uint32_t>(others.size()));
+      options.compute_factors[others[chosen]] *= spec.slowdown;
+      others.erase(others.begin() + chosen);
+    }
+  }
   if (devices < 2) return options;
   double start_s = 0;
   for (std::uint64_t i = 0; i < spec.flows; ++i) {
@@ -136,8 +155,7 @@ NoiseResult run_noise(const Simulation& simulation, const RunOptions& quiet, con
   const double makespan_s = simulation.run(unrecorded).makespan_s;
   const auto run_trial = [&](std::size_t trial) {
     result.ttft_s[trial] =
-        simulation.run(noisy_options(spec, trial, simulation.platform(), unrecorded, makespan_s))
-            .ttft_s;
+        simulation.run(noisy_options(spec, trial, simulation, unrecorded, makespan_s)).ttft_s;
   };
   parallel_for(spec.trials, threads, run_trial, on_trial);
   double sum = 0;

@@ -1,4 +1,5 @@
-/// Traffic of others and links that are not what they should be: many runs, each with its own.
+/// Traffic of others, and links and devices that are not what they should be: many runs, each with
+/// its own.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +20,24 @@ struct NoiseSpec {
   double rate = 0;
   /// Each link has a random share of its bandwidth, between 1 - jitter and 1, for the whole trial.
   double jitter = 0;
+  /// So many devices, drawn anew in each trial, compute `slowdown` times as long.
+  std::uint64_t stragglers = 0;
+  double slowdown = 0;
   std::uint64_t seed = 1;
   std::uint64_t trials = 100;
 };
 
 /// "flows=20,bytes=1e8,rate=50,jitter=0.1,seed=7,trials=1000", each entry at most once. Throws
-/// Error: unknown entries with the nearest, numbers out of range, flows without bytes, neither
-/// flows nor jitter.
+/// Error: unknown entries with the nearest, numbers out of range, flows without bytes, stragglers
+/// without a slowdown, none of flows, jitter and stragglers.
 NoiseSpec parse_noise(std::string_view text);
+/// As parse_noise takes it, without what is 0.
 std::string to_string(const NoiseSpec& spec);
 
-/// The trial's background flows and bandwidth factors, in addition to those of `quiet`. Neighbours
-/// are the devices before and after, the first and the last included: those that exchange keys
-/// and values.
-RunOptions noisy_options(const NoiseSpec& spec, std::uint64_t trial, const Platform& platform,
+/// The trial's background flows, bandwidth and compute factors, in addition to those of `quiet`.
+/// Neighbours are the devices before and after, the first and the last included: those that
+/// exchange keys and values. Stragglers are among the ranks that have something to do.
+RunOptions noisy_options(const NoiseSpec& spec, std::uint64_t trial, const Simulation& simulation,
                          const RunOptions& quiet, double quiet_makespan_s);
 
 struct NoiseResult {

@@ -143,15 +143,18 @@ double ttft_sensitivity(const Simulation& simulation, const RunOptions& options,
   moved.record = false;
   if (ttft_s == 0) return 0;
   double largest = 0;
-  std::vector<double> compute(simulation.platform().num_devices());
+  moved.compute_factors.resize(simulation.platform().num_devices(), 1);
+  const std::vector<double> compute = moved.compute_factors;
   moved.bandwidth_factors.resize(simulation.platform().links().size(), 1);
   const std::vector<double> bandwidth = moved.bandwidth_factors;
   for (std::size_t choice = 0; choice < choices; ++choice) {
-    for (std::size_t i = 0; i < compute.size(); ++i) compute[i] = 1 + epsilon * sign(i, choice);
+    for (std::size_t i = 0; i < compute.size(); ++i) {
+      moved.compute_factors[i] = compute[i] * (1 + epsilon * sign(i, choice));
+    }
     for (std::size_t i = 0; i < bandwidth.size(); ++i) {
       moved.bandwidth_factors[i] = bandwidth[i] * (1 + epsilon * sign(i, choices + choice));
     }
-    const double change = simulation.run(moved, compute).ttft_s - ttft_s;
+    const double change = simulation.run(moved).ttft_s - ttft_s;
     largest = std::max(largest, std::abs(change) / ttft_s);
   }
   return largest;

@@ -117,6 +117,14 @@ void Simulation::match_receives() {
   }
 }
 
+std::vector<std::uint32_t> Simulation::busy_ranks() const {
+  std::vector<std::uint32_t> busy;
+  for (std::uint32_t p = 0; p < programs_.ranks.size(); ++p) {
+    if (!programs_.ranks[p].empty()) busy.push_back(p);
+  }
+  return busy;
+}
+
 void Simulation::add_routes() {
   const std::uint32_t devices = platform_.num_devices();
   constexpr std::uint32_t unknown = std::numeric_limits<std::uint32_t>::max();

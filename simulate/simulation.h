@@ -45,6 +45,9 @@ struct RunOptions {
   double message_overhead_s = 0;
   /// One per link, above zero; empty: all 1.
   std::vector<double> bandwidth_factors = {};
+  /// Every computation of rank i takes compute_factors[i] times as long, a number above 0; empty:
+  /// all 1.
+  std::vector<double> compute_factors = {};
   bool record = false;  ///< fill RunResult::intervals and ::rate_changes
 };
 
@@ -104,11 +107,12 @@ class Simulation {
 
   const Platform& platform() const { return platform_; }
   const std::vector<std::string>& labels() const { return programs_.labels; }
+  /// Ranks that have something to do.
+  std::vector<std::uint32_t> busy_ranks() const;
 
-  /// Every computation of rank i takes compute_factors[i] times as long, a number above 0; empty:
-  /// all 1. Deterministic. Throws Error: a background flow whose ends are not two devices, that
-  /// starts before 0 or never, and ranks that wait for each other.
-  RunResult run(const RunOptions& options = {}, std::span<const double> compute_factors = {}) const;
+  /// Deterministic. Throws Error: a background flow whose ends are not two devices, that starts
+  /// before 0 or never, and ranks that wait for each other.
+  RunResult run(const RunOptions& options = {}) const;
 
  private:
   friend class EventLoop;

@@ -234,9 +234,9 @@ TEST_CASE("simulate: factors stretch computations and links") {
   RunOptions options;
   options.bandwidth_factors = {0.5, 1};
   options.message_overhead_s = 0.25;
-  const std::vector<double> factors{3, 1};
+  options.compute_factors = {3, 1};
   // 3 s of work, 0.25 s of overhead, 100 B at 50 B/s.
-  CHECK(Simulation(platform, programs).run(options, factors).ttft_s == 5.25);
+  CHECK(Simulation(platform, programs).run(options).ttft_s == 5.25);
 }
 
 TEST_CASE("simulate: ranks that wait for each other are named") {

@@ -46,7 +46,7 @@ TEST_CASE("simulate: noise comes out the same with any number of threads") {
 TEST_CASE("simulate: flows go between neighbours, at the rate asked for") {
   const Simulation simulation = runahead_of_four();
   const NoiseSpec spec = parse_noise("flows=2000,bytes=30,rate=10");
-  const RunOptions options = noisy_options(spec, 3, simulation.platform(), {}, 7);
+  const RunOptions options = noisy_options(spec, 3, simulation, {}, 7);
   REQUIRE(options.background.size() == 2000);
   std::size_t forward = 0;
   double last = 0;
@@ -63,8 +63,7 @@ TEST_CASE("simulate: flows go between neighbours, at the rate asked for") {
   CHECK(forward > 880);
   CHECK(forward < 1120);
   // Without a rate they start within the quiet run.
-  const RunOptions spread =
-      noisy_options(parse_noise("flows=200,bytes=30"), 3, simulation.platform(), {}, 7);
+  const RunOptions spread = noisy_options(parse_noise("flows=200,bytes=30"), 3, simulation, {}, 7);
   double largest = 0;
   for (const BackgroundFlow& flow : spread.background) largest = std::max(largest, flow.start_s);
   CHECK(largest < 7);
@@ -78,8 +77,7 @@ TEST_CASE("simulate: jitter narrows links, evenly up to its share") {
   double least = 1;
   constexpr std::uint64_t trials = 500;
   for (std::uint64_t trial = 0; trial < trials; ++trial) {
-    for (const double factor :
-         noisy_options(spec, trial, simulation.platform(), {}, 7).bandwidth_factors) {
+    for (const double factor : noisy_options(spec, trial, simulation, {}, 7).bandwidth_factors) {
       sum += factor;
       least = std::min(least, factor);
       CHECK(factor <= 1);
@@ -91,11 +89,35 @@ TEST_CASE("simulate: jitter narrows links, evenly up to its share") {
   CHECK(least < 0.605);
 }
 
+TEST_CASE("simulate: stragglers are drawn anew in each trial, among those that work") {
+  const Simulation simulation = runahead_of_four();
+  const NoiseSpec spec = parse_noise("stragglers=1,slowdown=3");
+  std::set<std::size_t> drawn;
+  for (std::uint64_t trial = 0; trial < 100; ++trial) {
+    const RunOptions options = noisy_options(spec, trial, simulation, {}, 7);
+    REQUIRE(options.compute_factors.size() == 4);
+    CHECK(std::count(options.compute_factors.begin(), options.compute_factors.end(), 3) == 1);
+    CHECK(std::count(options.compute_factors.begin(), options.compute_factors.end(), 1) == 3);
+    drawn.insert(static_cast<std::size_t>(
+        std::find(options.compute_factors.begin(), options.compute_factors.end(), 3) -
+        options.compute_factors.begin()));
+  }
+  CHECK(drawn.size() == 4);
+  const double quiet = simulation.run().ttft_s;
+  CHECK(run_noise(simulation, {}, spec, {}, 1).mean_s > 1.2 * quiet);
+  // Rank 1 alone has something to do.
+  const Simulation one(simulation.platform(), {{{}, {Compute{2, 0}}, {}, {}}, {"work"}, 0});
+  CHECK(run_noise(one, {}, spec, {}, 1).ttft_s == std::vector<double>(100, 6));
+  CHECK(run_noise(one, {}, parse_noise("stragglers=9,slowdown=3"), {}, 1).mean_s == 6);
+}
+
 TEST_CASE("simulate: wrong noise is refused") {
   const auto failure = [](const char* text) { return message_of([&] { parse_noise(text); }); };
   CHECK(failure("flow=3") == "unknown noise option 'flow'; did you mean 'flows'?");
   CHECK(failure("flows=3") == "got 'flows=3', expected both flows=N and bytes=B");
-  CHECK(failure("seed=3") == "got 'seed=3', expected flows=N,bytes=B or jitter=F");
+  CHECK(failure("seed=3") ==
+        "got 'seed=3', expected flows=N,bytes=B, jitter=F or stragglers=N,slowdown=F");
+  CHECK(failure("slowdown=3") == "got 'slowdown=3', expected both stragglers=N and slowdown=F");
   CHECK(failure("jitter=1") == "noise option 'jitter': got '1', expected a number from 0 to 0.999");
   CHECK(failure("jitter=0.1,trials=0") ==
         "noise option 'trials': got '0', expected a whole number from 1 to 1e+07");
@@ -103,8 +125,7 @@ TEST_CASE("simulate: wrong noise is refused") {
   CHECK(failure("flows=1.5,bytes=1") ==
         "noise option 'flows': got '1.5', expected a whole number from 0 to 1e+06");
   CHECK(failure("") != "(no Error was thrown)");
-  CHECK(to_string(parse_noise("trials=7,jitter=0.25")) ==
-        "flows=0,bytes=0,rate=0,jitter=0.25,seed=1,trials=7");
+  CHECK(to_string(parse_noise("trials=7,jitter=0.25")) == "jitter=0.25,seed=1,trials=7");
 }
 
 }  // namespace
