@@ -31,9 +31,15 @@ double tokens_of(const DesignPoint& point) {
 struct PipelineTime {
   double way_s = 0;      ///< of one micro-batch through all of them
   double slowest_s = 0;  ///< the longest that a stage takes for `others`
-  void add(double stage_s, double hop_s, double others_s) {
+  double busy_s = 0;     ///< of all stages
+  void add(double stage_s, double hop_s, double others_s, double all_s) {
     way_s += stage_s + hop_s;
     slowest_s = std::max(slowest_s, others_s);
+    busy_s += all_s;
+  }
+  /// The share of `stages` times `seconds` in which a stage has nothing to do.
+  double bubble(std::size_t stages, double seconds) const {
+    return 1 - busy_s / (static_cast<double>(stages) * seconds);
   }
 };
 
@@ -235,9 +241,11 @@ Estimate Estimator::pipelined(const Stages& stages, const DesignPoint& point, bo
     const double read_s =
         (read.ttft_s - host.before_s(tokens_of(in_steps ? point : micro))) / steps;
     const double small_s = small_part.ttft_s - host.before_s(tokens_of(small));
-    prompt.add(read_s, prompt_hop_s,
-               in_steps ? (steps - 1) * read_s : (num_large - 1) * read_s + num_small * small_s);
-    step.add(part.tpot_s, step_hop_s, num_large * part.tpot_s + num_small * small_part.tpot_s);
+    const double others_s =
+        in_steps ? (steps - 1) * read_s : (num_large - 1) * read_s + num_small * small_s;
+    prompt.add(read_s, prompt_hop_s, others_s, read_s + others_s);
+    const double steps_s = num_large * part.tpot_s + num_small * small_part.tpot_s;
+    step.add(part.tpot_s, step_hop_s, steps_s, steps_s);
     sum.communication_s += read.communication_s / steps + prompt_hop_s;
     sum.tpot_communication_s += part.tpot_communication_s + step_hop_s;
     sum.prefill_flops += of_stage * all.prefill_flops;
@@ -271,6 +279,8 @@ Estimate Estimator::pipelined(const Stages& stages, const DesignPoint& point, bo
   sum.fits = sum.peak_memory_bytes <= rates().memory_capacity_bytes;
   return sum;
 }
+  sum.prefill_bubble = prompt.bubble(stages.size(), prompt.way_s + prompt.slowest_s);
+  sum.decode_bubble = step.bubble(stages.size(), sum.tpot_s);
 
 void Estimator::forecast(const Stages& stages, std::span<const DesignPoint> points, bool exact,
                          std::span<Estimate> rows) const {

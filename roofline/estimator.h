@@ -90,6 +90,9 @@ struct Estimate : Forecast {
   std::uint64_t devices = 1;
   double weight_bytes_per_device = 0;    ///< of the device with most
   double kv_cache_bytes_per_device = 0;  ///< the same
+  /// Of a pipeline: the share of its stages' time in which they have nothing to do.
+  double prefill_bubble = 0;
+  double decode_bubble = 0;
   double ttft_speedup = 1;
   double tpot_speedup = 1;
   double kv_cache_ratio = 1;

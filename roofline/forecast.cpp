@@ -272,6 +272,26 @@ std::uint64_t Forecaster::num_prefill_steps(const DesignPoint& point) const {
   return steps;
 }
 
+std::vector<Forecaster::PromptStep> Forecaster::prompt_steps(const DesignPoint& point) const {
+  std::vector<PromptStep> steps;
+  if (!chunk_) return steps;
+  const std::array<PrefillSteps, 2> parts = prefill_steps(point);
+  const auto add = [&](const PrefillSteps& p) {
+    for (std::uint64_t chunk = 0; chunk < p.chunks; ++chunk) {
+      steps.push_back(
+          {p.size.batch, p.size.prompt_len, p.first_kv_len + chunk * p.size.prompt_len});
+    }
+  };
+  for (std::uint64_t i = 0; i < parts[0].times; ++i) {
+    add(parts[0]);
+    if (parts[1].times == parts[0].times) add(parts[1]);  // what is left of a prompt
+  }
+  for (std::uint64_t i = 0; parts[1].times != parts[0].times && i < parts[1].times; ++i) {
+    add(parts[1]);
+  }
+  return steps;
+}
+
 /// The prompt's steps. Their costs are taken to be affine in what is in the cache before them.
 void Forecaster::add_chunks(std::span<const DesignPoint> points, Scratch& s, Scratch& sums) const {
   s.activations = sums.activations;

@@ -1,6 +1,7 @@
 #include "simulate/device_programs.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -8,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "model/record/rank_recording.h"
 #include "roofline/interconnect.h"
 #include "roofline/step_cost.h"
 #include "simulate/collectives.h"
@@ -17,6 +19,10 @@ namespace {
 
 using roofline::Configuration;
 using roofline::DesignPoint;
+using roofline::Forecaster;
+
+/// A token of a sequence as engines send it: an int32.
+constexpr std::uint64_t bytes_per_token = 4;
 
 std::uint32_t label_of(Programs& programs, std::string_view label) {
   const auto known = std::find(programs.labels.begin(), programs.labels.end(), label);
@@ -25,41 +31,31 @@ std::uint32_t label_of(Programs& programs, std::string_view label) {
       std::find(programs.labels.begin(), programs.labels.end(), label) - programs.labels.begin());
 }
 
-/// The devices of one stage, which do the same.
-class StagePlayer {
+/// Devices that do the same: those of a pipeline's stage, or of a rank of a placement.
+class GroupPlayer {
  public:
-  StagePlayer(const Configuration& c, std::uint64_t stage, Programs& programs)
-      : c_(c),
-        size_(c.parallelism.of_stage()),
-        first_(stage * size_),
-        recording_(
-            roofline::record_for(c, DevicePlace{c.parallelism, first_, c.stage_layers}).whole),
-        rates_(roofline::in_pass(roofline::rates_of(c), false)),
-        folded_(roofline::fold_nodes(recording_.prefill(), c.lowering)),
-        programs_(programs) {
-    if (!recording_.helpers().empty()) {
-      throw Error("methods " + to_string(c.methods), "passes of a helper model",
-                  "methods without, or kvcast estimate");
-    }
-  }
+  GroupPlayer(const Configuration& c, std::uint64_t group, Programs& programs)
+      : c_(c), size_(c.parallelism.of_stage()), first_(group * size_), programs_(programs) {}
 
-  void play(std::uint64_t batch, std::uint64_t prompt_len) {
-    const SymbolValues values = recording_.symbols.resolve({batch, prompt_len, prompt_len});
+  /// A recorded pass at the values of its symbols, by `batch` sequences.
+  void play(const Graph& graph, bool decodes, std::uint64_t batch, const SymbolValues& values) {
+    const Compiled& pass = compiled(graph, decodes);
     std::vector<double> seconds;
     double host_s = 0;
     double device_s = 0;
-    for (const roofline::OpGroup& group : folded_.groups) {
+    for (const roofline::OpGroup& group : pass.folded.groups) {
       roofline::OpGroup on_device = group;
       on_device.collective.reset();
       const bool works = !group.collective || !group.work.bytes().is_zero();
-      seconds.push_back(works ? roofline::time_of(on_device, rates_, values).total.value : 0);
-      host_s += static_cast<double>(group.count) * rates_.host_operator_latency.value;
-      device_s += static_cast<double>(group.count) * seconds.back();
+      seconds.push_back(works ? roofline::time_of(on_device, pass.rates, values).total.value : 0);
+      host_s += static_cast<double>(group.count) * pass.rates.host_operator_latency.value;
+      // The host issues on while devices exchange.
+      device_s += static_cast<double>(group.count) *
+                  roofline::time_of(group, pass.rates, values).total.value;
     }
-    compute(rates_.host.step.value + static_cast<double>(batch) * rates_.host.sequence.value,
-            "host");
+    const roofline::HostTimes& host = pass.rates.host;
+    compute(host.step.value + static_cast<double>(batch) * host.sequence.value, "host");
     compute(std::max(0.0, host_s - device_s), "host");
-    const Graph& graph = recording_.prefill();
     double busy_s = 0;
     std::string_view label;
     const auto end_of_work = [&] {
@@ -73,18 +69,63 @@ class StagePlayer {
         message(graph, node, values);
         continue;
       }
-      const std::size_t group = folded_.group_of_node[i];
+      const std::size_t group = pass.folded.group_of_node[i];
       if (group == roofline::no_group) continue;  // of the launch before
       busy_s += seconds[group];
-      label = node.phase;
-      if (!folded_.groups[group].collective) continue;
+      label = decodes ? decode_name : std::string_view(node.phase);
+      if (!pass.folded.groups[group].collective) continue;
       end_of_work();
-      exchange(*folded_.groups[group].collective, values);
+      exchange(*pass.folded.groups[group].collective, pass.rates.collectives.wait, values);
     }
     end_of_work();
+    check_instructions(programs_.num_instructions());
+  }
+  /// The helper passes of a prompt.
+  void play_helpers(const Recording& r, const DesignPoint& p) {
+    for (const RecordedPass& pass : r.helpers()) {
+      const SymbolValues at = r.symbols.resolve({p.batch, p.prompt_len, 1});
+      if (pass.steps == 0 || pass.tokens.at(at) == 0) continue;
+      for (std::uint64_t step = 0; step < pass.steps; ++step) {
+        const std::uint64_t kv_len = pass.first_kv_len.at(at) + step;
+        play(pass.graph, pass.tokens == Count(1), p.batch,
+             r.symbols.resolve({p.batch, p.prompt_len, kv_len}));
+      }
+    }
+  }
+  /// One of the steps after the first token; the first of them is 1.
+  void play_decode(const Recording& r, const DesignPoint& p, std::uint64_t slots,
+                   std::uint64_t step) {
+    play(r.decode(), true, p.batch, r.symbols.resolve({p.batch, p.prompt_len, slots + step}));
+  }
+  void play_request(double tokens) {
+    compute(roofline::rates_of(c_).host.before_s(tokens), "host");
+  }
+
+  void send(std::uint64_t group, std::uint64_t bytes) {
+    for (std::uint64_t d = 0; d < size_; ++d) {
+      programs_.ranks[first_ + d].push_back(
+          Send{static_cast<std::uint32_t>(group * size_ + d), bytes});
+    }
+  }
+  void receive(std::uint64_t group) {
+    for (std::uint64_t d = 0; d < size_; ++d) {
+      programs_.ranks[first_ + d].push_back(Receive{static_cast<std::uint32_t>(group * size_ + d)});
+    }
   }
 
  private:
+  struct Compiled {
+    roofline::FoldedGraph folded;
+    roofline::Rates rates;
+  };
+  const Compiled& compiled(const Graph& graph, bool decodes) {
+    const auto known = compiled_.find(&graph);
+    if (known != compiled_.end()) return known->second;
+    return compiled_
+        .emplace(&graph, Compiled{roofline::fold_nodes(graph, c_.lowering),
+                                  roofline::in_pass(roofline::rates_of(c_), decodes)})
+        .first->second;
+  }
   void compute(double seconds, std::string_view label) {
     if (seconds <= 0) return;
     const std::uint32_t index = label_of(programs_, label);
@@ -92,25 +133,22 @@ class StagePlayer {
       programs_.ranks[first_ + d].push_back(Compute{seconds, index});
     }
   }
-  /// To or from the device in the same place of the next or previous stage.
+  /// To or from the group of the device that the node names.
   void message(const Graph& graph, const kvcast::Node& node,
                std::span<const std::uint64_t> values) {
-    for (std::uint64_t d = 0; d < size_; ++d) {
-      if (std::holds_alternative<kvcast::Send>(node.op)) {
-        const std::uint64_t bytes = graph.tensor(node.output()).bytes().at(values);
-        programs_.ranks[first_ + d].push_back(
-            Send{static_cast<std::uint32_t>(first_ + size_ + d), bytes});
-      } else {
-        programs_.ranks[first_ + d].push_back(
-            Receive{static_cast<std::uint32_t>(first_ - size_ + d)});
-      }
+    if (const auto* to = std::get_if<kvcast::Send>(&node.op)) {
+      send(to->rank / size_, graph.tensor(node.output()).bytes().at(values));
+    } else {
+      receive(std::get<kvcast::Receive>(node.op).rank / size_);
     }
   }
-  /// In every group of the stage like that of the first device.
-  void exchange(const roofline::CollectiveCall& call, std::span<const std::uint64_t> values) {
-    if (call.group.size > 1) compute(rates_.collectives.wait.value, "wait");
+  /// In every group of devices like that of the first one.
+  void exchange(const roofline::CollectiveCall& call, Seconds wait,
+                std::span<const std::uint64_t> values) {
+    if (call.group.size > 1) compute(wait.value, "wait");
     const std::uint64_t bytes = call.bytes.at(values);
-    for (std::uint64_t d = 0; d < size_; d += call.group.size) {
+    for (std::uint64_t d = 0; d < size_; ++d) {
+      if (d / call.group.stride % call.group.size > 0) continue;  // not the first of its group
       append_collective(*c_.interconnect, call.kind,
                         {call.group.size, call.group.stride, first_ + d}, c_.engine.collectives,
                         bytes, programs_);
@@ -120,38 +158,103 @@ class StagePlayer {
   const Configuration& c_;
   std::uint64_t size_;
   std::uint64_t first_;
-  Recording recording_;
-  roofline::Rates rates_;
-  roofline::FoldedGraph folded_;
   Programs& programs_;
+  std::map<const Graph*, Compiled> compiled_;
 };
+
+double tokens_of(const DesignPoint& p) {
+  return static_cast<double>(p.batch) * static_cast<double>(p.prompt_len);
+}
+
+/// One stage of a pipeline, or of one without others.
+void add_stage(const Configuration& c, std::uint64_t stage, const DesignPoint& point,
+               Programs& programs) {
+  const std::uint64_t stages = c.parallelism.pp;
+  GroupPlayer player(c, stage, programs);
+  const roofline::Recordings recordings = roofline::record_for(
+      c, DevicePlace{c.parallelism, stage * c.parallelism.of_stage(), c.stage_layers});
+  const Recording& r = recordings.whole;
+  const roofline::MicroBatches micro(point.batch, stages == 1           ? 1
+                                                  : c.micro_batches > 0 ? c.micro_batches
+                                                                        : stages);
+  std::vector<DesignPoint> parts(micro.number, point);
+  for (std::uint64_t i = 0; i < micro.number; ++i) {
+    parts[i].batch = i < micro.num_large() ? micro.large : micro.small();
+  }
+  const bool is_last = stage + 1 == stages;
+  const bool goes_on = point.output_len > 1;
+  const auto hand_back = [&](const DesignPoint& p) {
+    if (stages > 1 && is_last && goes_on) player.send(0, p.batch * bytes_per_token);
+  };
+  player.play_request(tokens_of(point));
+  if (recordings.chunk) {
+    const Recording& chunk = *recordings.chunk;
+    const Forecaster forecaster(r, c.lowering, roofline::rates_of(c), &chunk);
+    for (const Forecaster::PromptStep& s : forecaster.prompt_steps(point)) {
+      player.play(chunk.prefill(), false, s.batch,
+                  chunk.symbols.resolve({s.batch, s.tokens, s.kv_len}));
+    }
+    for (const DesignPoint& p : parts) hand_back(p);
+  } else {
+    for (const DesignPoint& p : parts) {
+      player.play_helpers(r, p);
+      player.play(r.prefill(), false, p.batch,
+                  r.symbols.resolve({p.batch, p.prompt_len, p.prompt_len}));
+      hand_back(p);
+    }
+  }
+  const std::uint64_t slots = r.prompt_slots.at(r.symbols.resolve({1, point.prompt_len, 1}));
+  for (std::uint64_t step = 1; step < point.output_len; ++step) {
+    for (const DesignPoint& p : parts) {
+      if (stages > 1 && stage == 0) player.receive(stages - 1);
+      player.play_decode(r, p, slots, step);
+      if (step + 1 < point.output_len) hand_back(p);
+    }
+  }
+}
+
+/// Ranks that share a prompt; the last one goes on.
+void add_ranks(const Configuration& c, const DesignPoint& point,
+               const std::vector<std::uint64_t>& partition, Programs& programs) {
+  RecordOptions options{.logits = c.logits, .find_model = c.find_model};
+  if (!c.parallelism.is_one()) options.place = DevicePlace{c.parallelism};
+  const Recording whole = record(c.architecture, without_placement(c.methods), c.lowering, options);
+  for (std::size_t rank = 0; rank < partition.size(); ++rank) {
+    const RankShare share{partition, rank};
+    GroupPlayer player(c, rank, programs);
+    if (options.place) options.place->rank = rank;
+    const Recording r = record_rank(whole, c.architecture, c.methods, c.lowering, share, options);
+    player.play_request(tokens_of(point));
+    player.play_helpers(whole, point);
+    player.play(r.prefill(), false, point.batch,
+                r.symbols.resolve({point.batch, share.tokens(), share.end()}));
+    if (!share.is_last()) continue;
+    for (std::uint64_t step = 1; step < point.output_len; ++step) {
+      player.play_decode(whole, point, share.end(), step);
+    }
+  }
+}
 
 }  // namespace
 
-Programs device_programs(const Configuration& c, const DesignPoint& point) {
+Programs device_programs(const Configuration& c, const DesignPoint& point,
+                         const std::vector<std::uint64_t>& partition) {
   const Parallelism& p = c.parallelism;
   KVCAST_ASSERT(c.interconnect != nullptr);
-  if (c.engine.prefill_tokens > 0) {
-    throw Error("simulate prefill: the engine " + c.engine.name,
-                "prompts that are read in several steps", "--engine ideal or pytorch");
-  }
   if (p.pp == 1 && c.micro_batches > 1) {
     throw Error("simulate prefill", "micro-batches that overlap on one stage", "--pp above 1");
   }
   Programs programs;
   programs.ranks.resize(c.interconnect->devices());
-  const std::uint64_t own = roofline::divided_up(point.batch, p.dp);
-  programs.answers_from = p.devices() - p.of_stage();  // where devices are left out, they end at 0
-  const roofline::MicroBatches micro(own, p.pp == 1             ? 1
-                                          : c.micro_batches > 0 ? c.micro_batches
-                                                                : p.pp);
-  for (std::uint64_t stage = 0; stage < p.pp; ++stage) {
-    StagePlayer player(c, stage, programs);
-    for (std::uint64_t i = 0; i < micro.number; ++i) {
-      player.play(i < micro.num_large() ? micro.large : micro.small(), point.prompt_len);
-      check_instructions(programs.num_instructions());
-    }
+  DesignPoint own = point;
+  own.batch = roofline::divided_up(point.batch, p.dp);
+  // Where devices are left out, they end at 0.
+  programs.answers_from = roofline::all_devices(c) - p.of_stage();
+  if (!partition.empty()) {
+    add_ranks(c, own, partition, programs);
+    return programs;
   }
+  for (std::uint64_t stage = 0; stage < p.pp; ++stage) add_stage(c, stage, own, programs);
   return programs;
 }
 

@@ -53,7 +53,8 @@ struct SimulateOptions {
   std::string trace;
   std::string plot;
   bool operators = false;
-  std::string of_chain;  ///< the first given flag of a chain
+  std::string of_chain;   ///< the first given flag of a chain
+  std::string of_spread;  ///< the first given flag of other devices
   bool json = false;
 };
 
@@ -61,13 +62,38 @@ struct SimulateOptions {
 constexpr std::uint64_t most_repeated_messages = 1'000'000;
 
 /// Flags that a scenario file replaces or that have no effect on it.
-const std::vector<std::string> model_flags{
-    "--model",     "--hardware",   "--method",    "--schedule",      "--devices",
-    "--partition", "--prompt-len", "--attention", "--dtype",         "--mode",
-    "--set",       "--topology",   "--link",      "--link-gb-per-s", "--link-latency-s",
-    "--platform",  "--operators",  "--batch",     "--engine",        "--tp",
-    "--pp",        "--ep",         "--dp"};
+const std::vector<std::string> model_flags{"--model",
+                                           "--hardware",
+                                           "--method",
+                                           "--schedule",
+                                           "--devices",
+                                           "--partition",
+                                           "--prompt-len",
+                                           "--attention",
+                                           "--dtype",
+                                           "--mode",
+                                           "--set",
+                                           "--topology",
+                                           "--link",
+                                           "--link-gb-per-s",
+                                           "--link-latency-s",
+                                           "--platform",
+                                           "--operators",
+                                           "--batch",
+                                           "--engine",
+                                           "--tp",
+                                           "--pp",
+                                           "--ep",
+                                           "--dp",
+                                           "--sequence-parallel",
+                                           "--stages",
+                                           "--micro-batches",
+                                           "--output-len"};
 /// Flags of a chain of ranks.
+/// Flags of devices that are no chain.
+constexpr std::array spread_flags{
+    "--tp",        "--pp", "--ep", "--dp", "--sequence-parallel", "--stages", "--micro-batches",
+    "--output-len"};
 constexpr std::array chain_flags{"--devices",    "--partition",     "--topology",
                                  "--link",       "--link-gb-per-s", "--link-latency-s",
                                  "--send-order", "--all-gather",    "--operators"};
@@ -142,9 +168,9 @@ SimulatedRun model_run(const SimulateOptions& o, const std::optional<simulate::N
        {std::pair{"--model", &o.request.model}, std::pair{"--schedule", &o.schedule}}) {
     if (value->empty()) throw Error(std::string(flag) + " is required, or --scenario FILE");
   }
-  if (o.request.devices.parallelism().devices() > 1) {
-    throw Error("--schedule " + o.schedule, "--tp, --pp, --ep or --dp",
-                "one of the two, or kvcast estimate --tp N --method " + o.schedule + ":p=P");
+  if (!o.of_spread.empty()) {
+    throw Error("--schedule " + o.schedule, o.of_spread,
+                "one of the two, or --method " + o.schedule + ":p=P in place of --schedule");
   }
   SimulatedModel model;
   model.configuration = parse_configuration(o.request, globals.catalog());
@@ -200,7 +226,8 @@ void run_prefill(const SimulateOptions& o, const Globals& globals) {
   std::optional<simulate::NoiseSpec> spec;
   if (!o.noise.empty()) spec = parse_flag("--noise", o.noise, simulate::parse_noise);
   if (!o.plot.empty()) reports::plot_files(o.plot);  // refuses a wrong name before anything runs
-  if (o.request.devices.parallelism().devices() > 1 && o.schedule.empty()) {
+  const bool spread = !o.of_spread.empty() || find_placement(parse_methods(o.request.method));
+  if (o.scenario.empty() && o.schedule.empty() && spread) {
     if (!o.of_chain.empty()) throw Error(o.of_chain, "no --schedule", "--schedule kvr or tsp");
     RequestOptions request = o.request;
     request.platform = o.platform;
@@ -262,6 +289,8 @@ void add_prefill(Command command, const Globals& globals) {
         "kvr (KV-Runahead) or tsp (tensor and sequence parallel)");
   c.add("--devices", o->devices);
   request.devices.add_to(c);
+  c.add("--stages", request.stages);
+  request.add_spread_flags_to(c);
   c.add("--batch", request.batch);
   c.add("--engine", request.engine);
   c.add("--partition HOW", o->partition.how,
@@ -275,6 +304,9 @@ void add_prefill(Command command, const Globals& globals) {
   c.add("--force", o->partition.force,
         "for --partition table:FILE: accept a table for another model or device");
   c.add("--prompt-len", request.prompt_len, "prompt tokens [1024]");
+  request.output_len = "1";
+  c.add("--output-len", request.output_len,
+        "without --schedule: tokens to generate; those after the first are played too");
   c.add("--set", request.set);
   c.add("--topology KIND", o->topology,
         "switch (the default), ring, chain, crossbar, pcie[:group=N], "
@@ -295,17 +327,22 @@ void add_prefill(Command command, const Globals& globals) {
         "simulate every operator, with one message each for keys and values, instead of two parts "
         "per layer");
   c.add("--noise SPEC", o->noise,
-        "repeat with random background traffic: "
-        "flows=N,bytes=B[,rate=R][,jitter=F][,seed=S][,trials=T]")
+        "repeat with random background traffic, slower links or slower devices: flows=N,bytes=B"
+        "[,rate=R][,jitter=F][,stragglers=N,slowdown=F][,seed=S][,trials=T]")
       .has_keys();
   c.add("--json", o->json);
   c.add("--trace FILE.json", o->trace, "write a Chrome trace, for ui.perfetto.dev").writes();
   c.add("--plot", o->plot, "draw the timeline: computing, waiting and sending");
   c.exclude("--scenario", model_flags, "the scenario file describes the whole run");
   c.callback([o, c, &globals] {
-    for (const char* flag : chain_flags) {
-      if (o->of_chain.empty() && c.flag(flag).is_given()) o->of_chain = flag;
-    }
+    const auto first_given = [&c](const auto& flags) -> std::string {
+      for (const char* flag : flags) {
+        if (c.flag(flag).is_given()) return flag;
+      }
+      return {};
+    };
+    o->of_chain = first_given(chain_flags);
+    o->of_spread = first_given(spread_flags);
     if (o->scenario.empty() && !o->request.model.empty()) o->request.use_this_machine(globals);
     run_prefill(*o, globals);
   });

@@ -1,4 +1,5 @@
-/// `kvcast simulate prefill --tp N --pp N --ep N --dp N`: a model spread over devices.
+/// `kvcast simulate prefill --tp N --pp N --ep N --dp N`, with `--method kvr:p=P` too: a model
+/// spread over devices.
 #pragma once
 
 #include <optional>
@@ -17,7 +18,8 @@ struct DeviceRunOutput {
   bool json = false;
 };
 
-/// Plays the prefill on the platform's links and prints it beside the closed form.
+/// Plays the prefill, and the steps after the first token, on the platform's links and prints them
+/// beside the closed form.
 void simulate_devices(const RequestOptions& request, const DeviceRunOutput& output,
                       const Globals& globals);
 

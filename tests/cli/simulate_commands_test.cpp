@@ -83,6 +83,28 @@ TEST_CASE("simulate prefill: noise slows a plan that leaves devices of its platf
   CHECK(j["noise"]["ttft_mean_s"] >= j["ttft_s"]);
 }
 
+TEST_CASE("simulate prefill: a spread model's steps, methods and stragglers") {
+  const std::string on_h100 =
+      "simulate prefill --json --model llama-3.1-8b --hardware h100-sxm --prompt-len 1k ";
+  const json steps = run_json(on_h100 + "--pp 2 --stages 20/12 --batch 4 --output-len 5");
+  const json estimate = run_json(
+      "estimate --json --model llama-3.1-8b --hardware h100-sxm --prompt-len 1k --pp 2 --stages "
+      "20/12 --batch 4 --output-len 5");
+  CHECK(steps["closed_form_s"] == estimate["ttft_s"]);
+  CHECK(steps["closed_form_tpot_s"] == estimate["tpot_s"]);
+  CHECK(steps["tpot_s"] == near(estimate["tpot_s"].get<double>()).epsilon(0.05));
+  CHECK(steps["makespan_s"] > steps["ttft_s"]);
+  CHECK_FALSE(run_json(on_h100 + "--pp 2").contains("tpot_s"));
+  const json ranks = run_json(on_h100 + "--tp 2 --method kvr:p=4");
+  CHECK(ranks["devices"] == 8);
+  CHECK(ranks["partition_tokens"] == json{256, 256, 256, 256});
+  const json norms = run_json(on_h100 + "--tp 2 --sequence-parallel");
+  CHECK(norms["ttft_s"] < run_json(on_h100 + "--tp 2")["ttft_s"]);
+  const json slow = run_json(on_h100 + "--tp 2 --noise stragglers=2,slowdown=2,trials=3");
+  CHECK(slow["noise"]["ttft_deviation_s"] < 1e-9);  // both, in each trial
+  CHECK(slow["noise"]["ttft_mean_s"] > 1.5 * slow["ttft_s"].get<double>());
+}
+
 TEST_CASE("simulate prefill: trace and plot are written") {
   const TestFolder folder;
   const ProgramResult result = run_well(four + link + "--trace " + folder.file("t.json") +

@@ -9,6 +9,8 @@
 #include <doctest/doctest.h>
 
 #include "model/record/rank_recording.h"
+#include "simulate/collectives.h"
+#include "simulate/device_programs.h"
 #include "tests/model/message_of.h"
 #include "tests/near.h"
 #include "tests/roofline/test_models.h"
@@ -153,6 +155,41 @@ TEST_CASE("placement: FLOPs and bytes are those of the ranks' recordings") {
         CHECK(e.prefill_flops == static_cast<double>(flops));
         CHECK(e.prefill_bytes == static_cast<double>(bytes));
       }
+    }
+  }
+}
+
+TEST_CASE("placement: ranks of several devices, played on their platform") {
+  const DesignPoint p{1, 8192, 9};
+  for (const char* method : {"kvr:p=2", "kvr:p=4,partition=3000/2200/1700/1292", "tsp:p=2",
+                             "specprefill:speculator=llama-3.2-1b,keep=0.5+kvr:p=2"}) {
+    for (const std::uint64_t tp : {1u, 2u}) {
+      CAPTURE(method);
+      CAPTURE(tp);
+      Configuration c = on_platform(method, "hgx-h100", {.tp = tp});
+      c.find_model = [](const std::string& name) { return load_model(catalog(), name); };
+      const auto played = [&](std::uint64_t output_len, const Partition& tokens) {
+        const simulate::Simulation simulation(
+            simulate::node_platform(c.interconnect->data()),
+            simulate::device_programs(c, {p.batch, p.prompt_len, output_len}, tokens));
+        return simulation.run({.send_order = simulate::SendOrder::Async});
+      };
+      const PlacedEstimate e = PlacedEstimator(c).at(p);
+      const Partition& tokens = e.prefill.value().tokens;
+      const simulate::RunResult first = played(1, tokens);
+      const double tpot_s = (played(p.output_len, tokens).makespan_s - first.makespan_s) /
+                            (static_cast<double>(p.output_len) - 1);
+      CAPTURE(first.ttft_s);
+      CAPTURE(e.ttft_s);
+      CAPTURE(tpot_s);
+      CAPTURE(e.tpot_s);
+      CHECK(e.ttft_s / first.ttft_s == near(1).epsilon(0.05));
+      CHECK(e.tpot_s / tpot_s == near(1).epsilon(0.05));
+      // Ranks end one after the other, each with all of its devices.
+      const std::size_t last = tokens.size() * tp;
+      CHECK(first.ttft_s == first.finish_s[last - 1]);
+      CHECK(std::count_if(first.finish_s.begin(), first.finish_s.end(),
+                          [](double s) { return s > 0; }) == static_cast<std::ptrdiff_t>(last));
     }
   }
 }

@@ -10,10 +10,29 @@
 #include "roofline/interconnect.h"
 #include "simulate/collectives.h"
 #include "simulate/simulation.h"
+#include "tests/source_catalog.h"
 
 using namespace kvcast;
 
 namespace {
+
+roofline::Configuration on_h100(const std::string& model, const Parallelism& p,
+                                const std::string& platform = "hgx-h100") {
+  roofline::Configuration c;
+  c.architecture = load_model(catalog(), model);
+  c.find_model = [](const std::string& name) { return load_model(catalog(), name); };
+  c.hardware = roofline::load_hardware(catalog(), "h100-sxm");
+  c.parallelism = p;
+  c.interconnect = std::make_shared<const roofline::Interconnect>(
+      roofline::load_interconnect(catalog(), platform));
+  return c;
+}
+
+simulate::RunResult run(const roofline::Configuration& c, const roofline::DesignPoint& point) {
+  const simulate::Simulation simulation(simulate::node_platform(c.interconnect->data()),
+                                        simulate::device_programs(c, point));
+  return simulation.run({.send_order = simulate::SendOrder::Async});
+}
 
 struct Played {
   double simulated_s = 0;
@@ -21,21 +40,16 @@ struct Played {
   std::uint64_t messages = 0;
 };
 
-Played play(const std::string& model, const Parallelism& p, const roofline::DesignPoint& point,
-            const std::string& platform = "hgx-h100", double collective_wait_s = 0) {
-  static const Catalog catalog(std::string(KVCAST_SOURCE_DIR) + "/data");
-  roofline::Configuration c;
-  c.architecture = load_model(catalog, model);
-  c.hardware = roofline::load_hardware(catalog, "h100-sxm");
-  c.parallelism = p;
-  c.engine.collective_wait = {collective_wait_s};
-  c.interconnect = std::make_shared<const roofline::Interconnect>(
-      roofline::load_interconnect(catalog, platform));
-  const simulate::Simulation simulation(simulate::node_platform(c.interconnect->data()),
-                                        simulate::device_programs(c, point));
-  const simulate::RunResult r = simulation.run({.send_order = simulate::SendOrder::Async});
+/// The prompt.
+Played play(const roofline::Configuration& c, roofline::DesignPoint point) {
+  point.output_len = 1;
+  const simulate::RunResult r = run(c, point);
   CHECK(r.ttft_s == r.makespan_s);  // also where the plan leaves devices out
   return {r.ttft_s, roofline::Estimator(c).at(point).ttft_s, r.messages};
+}
+
+double off(double closed_form_s, double simulated_s) {
+  return std::abs(closed_form_s / simulated_s - 1);
 }
 
 }  // namespace
@@ -54,24 +68,94 @@ TEST_CASE("device programs: on idle links the closed form is within 5 % of what 
                         {"llama-3.1-8b", {.pp = 3}, {7, 2048, 1}},
                         {"qwen3-30b-a3b", {.tp = 4, .ep = 4}, {1, 1024, 1}},
                         {"qwen3-30b-a3b", {.ep = 8, .dp = 8}, {8, 512, 1}},
+                        {"qwen3-30b-a3b", {.tp = 2, .ep = 8, .dp = 4}, {8, 512, 1}},
+                        {"qwen3-30b-a3b", {.tp = 4, .ep = 16, .dp = 4}, {8, 512, 1}, "hgx-h100-2"},
                         {"llama-3.1-70b", {.tp = 16}, {1, 2048, 1}, "hgx-h100-2"}};
   for (const Case& c : cases) {
     CAPTURE(c.model);
     CAPTURE(to_string(c.plan));
-    const Played p = play(c.model, c.plan, c.point, c.platform);
+    const Played p = play(on_h100(c.model, c.plan, c.platform), c.point);
     CAPTURE(p.simulated_s);
     CAPTURE(p.closed_form_s);
     CHECK(p.messages > 0);
-    CHECK(std::abs(p.closed_form_s / p.simulated_s - 1) < 0.05);
+    CHECK(off(p.closed_form_s, p.simulated_s) < 0.05);
   }
 }
 
 TEST_CASE("device programs: devices wait at each collective as long as the engine says") {
-  const Parallelism plan{.tp = 4};
-  const roofline::DesignPoint point{1, 1024, 1};
-  const Played none = play("llama-3.1-8b", plan, point);
-  const Played some = play("llama-3.1-8b", plan, point, "hgx-h100", 1e-4);
+  roofline::Configuration c = on_h100("llama-3.1-8b", {.tp = 4});
+  const Played none = play(c, {1, 1024, 1});
+  c.engine.collective_wait = {1e-4};
+  const Played some = play(c, {1, 1024, 1});
   // Two all-reduces in each of 32 layers, one of the embedding's rows, and the logits.
   CHECK(some.simulated_s - none.simulated_s == doctest::Approx(66e-4).epsilon(1e-6));
   CHECK(some.closed_form_s - none.closed_form_s == doctest::Approx(66e-4).epsilon(1e-6));
+}
+
+TEST_CASE("device programs: steps after the first token are those of the closed form") {
+  struct Case {
+    const char* model;
+    Parallelism plan;
+    std::uint64_t batch;
+  };
+  for (const Case& c : {Case{"llama-3.1-8b", {.tp = 4}, 4},
+                        {"llama-3.1-8b", {.pp = 4}, 1},
+                        {"llama-3.1-8b", {.tp = 2, .pp = 4}, 16},
+                        {"qwen3-30b-a3b", {.ep = 8, .dp = 8}, 8},
+                        {"qwen3-30b-a3b", {.tp = 2, .ep = 8, .dp = 4}, 8}}) {
+    CAPTURE(c.model);
+    CAPTURE(to_string(c.plan));
+    const roofline::Configuration of = on_h100(c.model, c.plan);
+    const roofline::DesignPoint point{c.batch, 512, 17};
+    const double first_s = run(of, {c.batch, 512, 1}).makespan_s;
+    const double tpot_s = (run(of, point).makespan_s - first_s) / 16;
+    const roofline::Estimate e = roofline::Estimator(of).at(point);
+    CAPTURE(tpot_s);
+    CAPTURE(e.tpot_s);
+    CHECK(off(e.tpot_s, tpot_s) < 0.05);
+  }
+}
+
+TEST_CASE("device programs: the stages of a pipeline idle as long as the bubble says") {
+  const roofline::Configuration c = on_h100("llama-3.1-8b", {.pp = 4});
+  for (const std::uint64_t batch : {1u, 4u, 16u}) {
+    CAPTURE(batch);
+    const simulate::RunResult r = run(c, {batch, 2048, 1});
+    double busy_s = 0;
+    for (const simulate::RankUsage& rank : r.ranks) busy_s += rank.compute_s;
+    const double bubble = roofline::Estimator(c).at({batch, 2048, 1}).prefill_bubble;
+    CAPTURE(bubble);
+    CHECK(std::abs(bubble - (1 - busy_s / (4 * r.makespan_s))) < 0.02);
+  }
+  // Equal stages and micro-batches: 3 of 4, 3 of 7 slots.
+  CHECK(std::abs(roofline::Estimator(c).at({1, 2048, 1}).prefill_bubble - 0.75) < 0.02);
+  CHECK(std::abs(roofline::Estimator(c).at({4, 2048, 1}).prefill_bubble - 3.0 / 7) < 0.03);
+  CHECK(std::abs(roofline::Estimator(c).at({1, 2048, 9}).decode_bubble - 0.75) < 0.02);
+  CHECK(roofline::Estimator(on_h100("llama-3.1-8b", {.tp = 4})).at({1, 2048, 9}).decode_bubble ==
+        0);
+}
+
+TEST_CASE("device programs: an engine's own steps, its host, and the passes of helper models") {
+  roofline::Configuration c = on_h100("llama-3.1-8b", {.tp = 2});
+  c.engine = roofline::load_engine(catalog(), "vllm");
+  roofline::apply(c.engine, true, true, c.lowering);
+  // One step, several steps of a prompt with a rest, prompts that share a step.
+  for (const auto& [batch, prompt_len] : {std::pair{1, 512}, {2, 20000}, {40, 1000}}) {
+    for (const std::uint64_t stages : {1u, 2u}) {
+      CAPTURE(batch);
+      CAPTURE(stages);
+      c.parallelism.pp = stages;
+      const Played p =
+          play(c, {static_cast<std::uint64_t>(batch), static_cast<std::uint64_t>(prompt_len), 1});
+      CAPTURE(p.simulated_s);
+      CAPTURE(p.closed_form_s);
+      CHECK(off(p.closed_form_s, p.simulated_s) < 0.05);
+    }
+  }
+  c = on_h100("llama-3.1-70b", {.tp = 8});
+  const Played plain = play(c, {1, 8192, 1});
+  c.methods = parse_methods("specprefill:speculator=llama-3.1-8b,keep=0.3");
+  const Played pruned = play(c, {1, 8192, 1});
+  CHECK(pruned.simulated_s < plain.simulated_s);
+  CHECK(off(pruned.closed_form_s, pruned.simulated_s) < 0.05);
 }
