@@ -110,6 +110,9 @@ Recordings record_for(const Configuration& c, const std::optional<DevicePlace>& 
 Estimator::Stages Estimator::make_stages(const Configuration& c) const {
   const Parallelism& p = c.parallelism;
   check_parallelism(c.architecture, p);
+  if (c.micro_batches > 0 && p.is_one()) {
+    throw Error("--micro-batches", "one device", "--tp, --pp, --ep or --dp above 1");
+  }
   const Rates rates = rates_of(c);
   Stages stages;
   for (std::uint64_t stage = 0; stage < p.pp; ++stage) {
@@ -276,11 +279,11 @@ Estimate Estimator::pipelined(const Stages& stages, const DesignPoint& point, bo
   base_s = 0;
   base_s = sum.ttft_s - std::accumulate(sum.ttft_parts_s.begin(), sum.ttft_parts_s.end(), 0.0);
   sum.tpot_s = std::max(step.way_s, step.slowest_s);
+  sum.prefill_bubble = prompt.bubble(stages.size(), prompt.way_s + prompt.slowest_s);
+  sum.decode_bubble = step.bubble(stages.size(), sum.tpot_s);
   sum.fits = sum.peak_memory_bytes <= rates().memory_capacity_bytes;
   return sum;
 }
-  sum.prefill_bubble = prompt.bubble(stages.size(), prompt.way_s + prompt.slowest_s);
-  sum.decode_bubble = step.bubble(stages.size(), sum.tpot_s);
 
 void Estimator::forecast(const Stages& stages, std::span<const DesignPoint> points, bool exact,
                          std::span<Estimate> rows) const {

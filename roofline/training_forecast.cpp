@@ -69,6 +69,7 @@ TrainingOptions with_replicas(TrainingOptions options, const Configuration& c) {
   if (p.pp > 1 || p.ep > 1) {
     throw Error("training: " + to_string(p), "stages or spread experts", "--tp and --dp alone");
   }
+  if (p.sequence_parallel && p.tp == 1) check_parallelism(c.architecture, p);
   options.replicas = {p.dp, p.tp, 0};
   options.split = p;
   options.find_model = c.find_model;

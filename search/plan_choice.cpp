@@ -44,7 +44,9 @@ std::vector<Plan> all_plans(const PlanRequest& request) {
 /// Fills in the estimate, or the reason why there is none.
 void estimate(const PlanRequest& request, Plan& plan) {
   roofline::Configuration c = request.configuration;
+  plan.parallelism.sequence_parallel = c.parallelism.sequence_parallel && plan.parallelism.tp > 1;
   c.parallelism = plan.parallelism;
+  if (c.parallelism.is_one()) c.micro_batches = 0;
   if (plan.runahead > 1) c.methods.push_back({"kvr", {{"p", std::to_string(plan.runahead)}}});
   try {
     if (plan.parallelism.dp > request.point.batch) {

@@ -21,7 +21,8 @@ enum class PlanGoal {
 PlanGoal parse_plan_goal(std::string_view word);
 
 struct PlanRequest {
-  roofline::Configuration configuration;  ///< all but the parallelism; its methods without kvr
+  roofline::Configuration configuration;  ///< of the parallelism
+                                          ///< sequence_parallel alone; its methods without kvr
   roofline::DesignPoint point;
   std::uint64_t most_devices = 8;
   PlanGoal goal = PlanGoal::Ttft;

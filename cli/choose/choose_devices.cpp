@@ -109,6 +109,7 @@ void add_choose_devices(Command command, const Globals& globals) {
       "each step saves at least --min-gain of TTFT.");
   const auto o = std::make_shared<DevicesOptions>();
   o->parallel.add_to(c);
+  o->parallel.request.add_spread_flags_to(c);
   c.add("--prompt-len", o->prompt_len);
   c.add("--max-devices P", o->most_devices, "largest number of devices");
   c.add("--min-gain SHARE", o->least_gain, "share of TTFT that a doubling must save");

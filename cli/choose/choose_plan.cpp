@@ -24,7 +24,8 @@ ordered_json plan_json(const search::Plan& p) {
                  {"pp", p.parallelism.pp},
                  {"ep", p.parallelism.ep},
                  {"dp", p.parallelism.dp},
-                 {"kvr", p.runahead}};
+                 {"kvr", p.runahead},
+                 {"sequence_parallel", p.parallelism.sequence_parallel}};
   if (p.tokens_per_s > 0) {
     const roofline::Estimate& e = p.estimate;
     j["ttft_s"] = e.ttft_s;
@@ -76,7 +77,7 @@ void PlanFlags::add_to(Command c) {
   c.add("--plot", plot, "with --objective: draw throughput over TPOT, the front marked");
   c.add("--csv", csv);
   c.need({"--max-ttft", "--max-tpot", "--batch", "--output-len", "--engine", "--platform", "--plot",
-          "--csv"},
+          "--csv", "--sequence-parallel", "--micro-batches"},
          {"--objective"});
 }
 

@@ -56,11 +56,9 @@ reports::SweepSpec spec_of(const ChooseServingOptions& o, const Globals& globals
     const auto texts = o.axes.find(key);
     if (texts == o.axes.end() || texts->second.empty()) continue;
     const std::string flag = reports::flag_of(key);
-    const bool options = reports::has_options(key);
+    const char* separator = reports::has_options(key) ? ";" : ",";
     spec.*values =
-        options
-            ? reports::parse_method_words(fmt::format("{}", fmt::join(texts->second, ";")), flag)
-            : reports::parse_words(fmt::format("{}", fmt::join(texts->second, ",")), flag);
+        reports::words_of_axis(key)(fmt::format("{}", fmt::join(texts->second, separator)), flag);
   }
   if (spec.hardware.empty()) spec.hardware = {or_this_machine({}, globals)};
   return spec;

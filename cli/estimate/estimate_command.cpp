@@ -146,6 +146,8 @@ ordered_json estimate_json(const Configuration& c, const DesignPoint& p, const E
   j["kv_cache_bytes_per_device"] = count_json(e.kv_cache_bytes_per_device);
   j["communication_s"] = e.communication_s;
   j["tpot_communication_s"] = e.tpot_communication_s;
+  j["prefill_bubble"] = e.prefill_bubble;
+  j["decode_bubble"] = e.decode_bubble;
   if (c.interconnect) j["platform"] = c.interconnect->name();
   j["peak_memory_bytes"] = count_json(e.peak_memory_bytes);
   j["memory_capacity_bytes"] = count_json(c.hardware.memory_capacity.value);
@@ -234,16 +236,19 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
     std::replace(label.begin(), label.end(), '_', '-');
     table.add({label, seconds(s), fmt::format("{:.1f} %", 100 * s / e.ttft_s)});
   }
-  if (!c.parallelism.is_one()) {
-    table.add({"  messages", seconds(e.communication_s),
-               fmt::format("{:.1f} %", 100 * e.communication_s / e.ttft_s)});
-  }
+  const auto add_waits = [&](double messages_s, double all_s, double bubble) {
+    if (!c.parallelism.is_one()) {
+      table.add(
+          {"  messages", seconds(messages_s), fmt::format("{:.1f} %", 100 * messages_s / all_s)});
+    }
+    if (c.parallelism.pp > 1) {
+      table.add({"  bubble", fmt::format("{:.1f} %", 100 * bubble), "of the stages' time"});
+    }
+  };
+  add_waits(e.communication_s, e.ttft_s, e.prefill_bubble);
   table.add({"TPOT", seconds(e.tpot_s), fmt::format("{}-bound", roofline::name(e.tpot_bound)),
              gain(e.tpot_speedup), bound_text(bars.tpot)});
-  if (!c.parallelism.is_one()) {
-    table.add({"  messages", seconds(e.tpot_communication_s),
-               fmt::format("{:.1f} %", 100 * e.tpot_communication_s / e.tpot_s)});
-  }
+  add_waits(e.tpot_communication_s, e.tpot_s, e.decode_bubble);
   table.add({"prefill", fmt::format("{}FLOP", format_count(e.prefill_flops)),
              bytes(e.prefill_bytes), ""});
   table.add({"decode, a token", fmt::format("{}FLOP", format_count(e.decode_flops_per_token)),

@@ -29,6 +29,11 @@ constexpr const char* axis_flags[][2] = {
     {"--pp LIST", ""},
     {"--ep LIST", ""},
     {"--dp LIST", ""},
+    {"--sequence-parallel LIST",
+     "off, on: with --tp norms and residuals of prompts work on a part of the tokens"},
+    {"--micro-batches RANGE",
+     "parts that a batch is cut into; default: with --pp one for each stage; with --train: passes "
+     "of a step"},
     {"--platform LIST", ""},
     {"--batch RANGE", ""},
     {"--prompt-len RANGE", "prompt tokens, or encoder length"},
@@ -65,10 +70,8 @@ SweepSpec SweepAxes::parse(const Globals& globals) const {
   for (const auto& [key, values, fallback] : reports::word_axes) {
     const std::vector<std::string>& texts = axes.at(key);
     if (texts.empty()) continue;
-    const bool options = reports::has_options(key);
-    result.*values = options
-                         ? reports::parse_method_words(joined(texts, ";"), reports::flag_of(key))
-                         : reports::parse_words(joined(texts, ","), reports::flag_of(key));
+    const char* separator = reports::has_options(key) ? ";" : ",";
+    result.*values = reports::words_of_axis(key)(joined(texts, separator), reports::flag_of(key));
   }
   for (const auto& [key, values] : reports::number_axes) {
     const std::vector<std::string>& texts = axes.at(key);

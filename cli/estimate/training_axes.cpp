@@ -13,7 +13,6 @@ void TrainingAxes::add_to(Command c) {
   const TrainingAxes none;
   c.add("--train", train, "a step of training at each point, as kvcast estimate --train");
   c.add("--seq-len RANGE", seq_len, "with --train: tokens of a sequence [2048]").group(axes);
-  c.add("--micro-batches RANGE", micro_batches, "with --train: passes of a step").group(axes);
   c.add("--recompute LIST", recompute, "with --train: none, selective, full").group(axes);
   c.add("--zero LIST", zero, "with --train: stages 0 to 3").group(axes);
   c.add("--gradient-dtype DTYPE", gradient_dtype, "with --train: default: that of the weights");
@@ -24,7 +23,6 @@ void TrainingAxes::set_sizes(reports::SweepSpec& spec) const {
   const TrainingAxes none;
   if (!train) {
     for (const auto& [flag, given] : {std::pair{"--seq-len", !seq_len.empty()},
-                                      {"--micro-batches", micro_batches != none.micro_batches},
                                       {"--recompute", recompute != none.recompute},
                                       {"--zero", zero != none.zero},
                                       {"--gradient-dtype", !gradient_dtype.empty()},
@@ -42,8 +40,7 @@ void TrainingAxes::set_sizes(reports::SweepSpec& spec) const {
 }
 
 reports::TrainingSweep TrainingAxes::over(const reports::SweepGrid& grid) const {
-  reports::TrainingSweep sweep{
-      grid, {}, {}, reports::parse_numbers(micro_batches, "--micro-batches")};
+  reports::TrainingSweep sweep{grid, {}, {}};
   for (const std::string& word : reports::parse_words(recompute, "--recompute")) {
     sweep.recompute.push_back(parse_flag("--recompute", word, parse_recompute));
   }

@@ -11,7 +11,6 @@ namespace kvcast::cli {
 struct TrainingAxes {
   bool train = false;
   std::string seq_len;
-  std::string micro_batches = "1";
   std::string recompute = "none";
   std::string zero = "0";
   std::string gradient_dtype;

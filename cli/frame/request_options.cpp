@@ -62,12 +62,15 @@ void RequestOptions::add_to(Command c) {
       .group("Request");
   c.add("--output-len", output_len);
   devices.add_to(c);
+  c.add("--stages", stages);
   c.add("--platform", platform);
+  add_spread_flags_to(c);
+}
+
+void RequestOptions::add_spread_flags_to(Command c) {
   const char* several = "Several devices";
   c.add("--sequence-parallel", sequence_parallel,
         "with --tp: norms and residuals of prompts work on a part of the tokens of each device")
-      .group(several);
-  c.add("--stages A/B/...", stages, "with --pp: layers of each stage; default: as many in each")
       .group(several);
   c.add("--micro-batches N", micro_batches,
         "parts that a batch is cut into; with --pp: default one for each stage; else the messages "
@@ -90,20 +93,14 @@ void set_devices(const RequestOptions& o, const Catalog& catalog, roofline::Conf
     c.stage_layers.push_back(parse_token_count(std::string(rest.substr(0, end)), "--stages"));
     rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
   }
-  const bool several = c.parallelism.devices() > 1;
-  for (const auto& [flag, given] : {std::pair{"--platform", !o.platform.empty()},
-                                    {"--sequence-parallel", o.sequence_parallel},
-                                    {"--micro-batches", !o.micro_batches.empty()}}) {
-    if (given && !several) throw Error(flag, "one device", "--tp, --pp, --ep or --dp above 1");
-  }
-  if (o.sequence_parallel && c.parallelism.tp == 1) {
-    throw Error("--sequence-parallel", "whole layers on each device", "--tp above 1");
-  }
   if (!o.stages.empty() && c.parallelism.pp == 1) {
     throw Error("--stages", "one stage", "--pp above 1");
   }
-  if (several) {
+  if (c.parallelism.devices() > 1 || (find_placement(c.methods) && !o.platform.empty())) {
     c.interconnect = roofline::find_interconnect(catalog, o.platform, c.hardware, all_devices(c));
+  } else if (!o.platform.empty()) {
+    throw Error("--platform", "one device",
+                "--tp, --pp, --ep or --dp above 1, or --method kvr:p=P");
   }
 }
 

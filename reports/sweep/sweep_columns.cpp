@@ -23,15 +23,15 @@ constexpr double report_every_s = 0.25;
 std::vector<std::string> names_of(std::string_view list) { return parse_words(list, "columns"); }
 
 /// Inputs that are numbers, though a sweep takes them as words.
-bool is_group_size(std::string_view name) {
-  return name == "tp" || name == "pp" || name == "ep" || name == "dp";
+bool is_number_word(std::string_view name) {
+  return name == "tp" || name == "pp" || name == "ep" || name == "dp" || name == "micro_batches";
 }
 
 bool is_word_column(std::string_view name) {
   static const std::set<std::string, std::less<>> words = [] {
     std::set<std::string, std::less<>> all{"fits", "bound", "ttft_bound", "tpot_bound", "error"};
     for (const std::string& input : names_of(configuration_columns)) {
-      if (!is_group_size(input)) all.insert(input);
+      if (!is_number_word(input)) all.insert(input);
     }
     return all;
   }();

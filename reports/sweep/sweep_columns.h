@@ -28,7 +28,7 @@ struct SweepColumn {
 class SweepColumns {
  public:
   /// Of sweep_input_columns: the words of a configuration, then the sizes.
-  static constexpr std::size_t num_inputs = 19;
+  static constexpr std::size_t num_inputs = 21;
   /// 33 columns of numbers and 17 of words.
   static constexpr double bytes_per_row = 33 * sizeof(double) + 17 * sizeof(std::int32_t);
 

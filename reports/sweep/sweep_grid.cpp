@@ -11,6 +11,7 @@
 
 #include "measure/measurements.h"
 #include "model/base/error.h"
+#include "model/base/quantity.h"
 #include "model/io/files/fnv_hash.h"
 #include "reports/sweep/stored_validations.h"
 #include "roofline/interconnect.h"
@@ -35,6 +36,8 @@ enum GridAxis : std::size_t {
   pp_axis,
   ep_axis,
   dp_axis,
+  sequence_axis,
+  micro_batches_axis,
   platform_axis,
 };
 
@@ -54,6 +57,10 @@ std::string one_spelling(const Catalog& catalog, std::size_t axis, const std::st
     case pp_axis: return std::to_string(parse_parallelism({{"pp", word}}).pp);
     case ep_axis: return std::to_string(parse_parallelism({{"ep", word}, {"dp", "1"}}).ep);
     case dp_axis: return std::to_string(parse_parallelism({{"dp", word}}).dp);
+    case sequence_axis:
+      if (word == "on" || word == "off") return word;
+      throw unknown_name("value", word, {"off", "on"});
+    case micro_batches_axis: return std::to_string(parse_token_count(word, "a number"));
     case platform_axis: return word;
     default: return std::string(name(parse_dtype(word)));
   }
@@ -267,10 +274,12 @@ Lowering SweepGrid::lowering(const Digits& d) const {
 }
 
 Parallelism SweepGrid::parallelism(const Digits& d) const {
-  return parse_parallelism({{"tp", word(d, tp_axis)},
-                            {"pp", word(d, pp_axis)},
-                            {"ep", word(d, ep_axis)},
-                            {"dp", word(d, dp_axis)}});
+  Parallelism p = parse_parallelism({{"tp", word(d, tp_axis)},
+                                     {"pp", word(d, pp_axis)},
+                                     {"ep", word(d, ep_axis)},
+                                     {"dp", word(d, dp_axis)}});
+  p.sequence_parallel = word(d, sequence_axis) == "on";
+  return p;
 }
 
 std::vector<ConfigOverride> SweepGrid::overrides(const Digits& d) const {
@@ -294,11 +303,18 @@ roofline::Configuration SweepGrid::configuration(std::uint64_t index) const {
   c.lowering = lowering(d);
   c.mode = roofline::parse_mode(word(d, mode_axis));
   c.parallelism = parallelism(d);
+  c.micro_batches = micro_batches(index).value_or(0);
   if (c.parallelism.devices() > 1) {
     c.interconnect =
         roofline::find_interconnect(catalog_, word(d, platform_axis), c.hardware, all_devices(c));
   }
   return c;
+}
+
+std::optional<std::uint64_t> SweepGrid::micro_batches(std::uint64_t index) const {
+  const std::string& text = word(digits(index), micro_batches_axis);
+  if (text.empty()) return {};
+  return std::stoull(text);
 }
 
 std::string SweepGrid::bounds_key(const Digits& d) const {
@@ -366,8 +382,16 @@ std::string SweepGrid::label(std::uint64_t index) const {
   const std::vector<std::string> first = cell_words(digits(0));
   const std::vector<std::string> last = cell_words(digits(num_configurations_ - 1));
   std::string text = own[0];
+  std::string_view columns = configuration_columns;
   for (std::size_t i = 1; i < own.size(); ++i) {
-    if (first[i] != last[i]) text += ", " + own[i];
+    columns.remove_prefix(columns.find(',') + 1);
+    if (first[i] == last[i]) continue;
+    std::string name(columns.substr(0, columns.find(',')));
+    // Words of other columns say what they are.
+    const bool is_named = own[i] == "on" || own[i] == "off" ||
+                          own[i].find_first_not_of("0123456789") == std::string::npos;
+    std::replace(name.begin(), name.end(), '_', '-');
+    text += ", " + (is_named ? name + " " : "") + own[i];
   }
   return text;
 }
@@ -392,6 +416,8 @@ std::vector<std::string> SweepGrid::cell_words(const Digits& d) const {
           word(d, pp_axis),
           word(d, ep_axis),
           std::to_string(parallelism(d).dp),
+          word(d, sequence_axis),
+          word(d, micro_batches_axis),
           word(d, platform_axis),
           set};
 }

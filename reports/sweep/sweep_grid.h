@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -26,7 +27,7 @@ inline constexpr std::uint64_t max_sweep_points = 1'000'000'000;
 /// The columns that name a row's configuration and size.
 inline constexpr std::string_view sweep_input_columns =
     "model,hardware,engine,method,attention,elementwise,weight_dtype,activation_dtype,cache_dtype,"
-    "mode,tp,pp,ep,dp,platform,set,batch,prompt_len,output_len";
+    "mode,tp,pp,ep,dp,sequence_parallel,micro_batches,platform,set,batch,prompt_len,output_len";
 
 /// Of these, the columns that SweepGrid::cells fills: those before the sizes.
 inline constexpr std::string_view configuration_columns =
@@ -53,6 +54,8 @@ class SweepGrid {
 
   /// Reads the model. Throws Error when it cannot have the `set` entries of this configuration.
   roofline::Configuration configuration(std::uint64_t index) const;
+  /// Of a batch, where they are given.
+  std::optional<std::uint64_t> micro_batches(std::uint64_t index) const;
   /// What stored validations say of its calibrated estimates, by regime.
   const RegimeBounds& error_bounds(std::uint64_t index) const;
   /// Of its sizes.

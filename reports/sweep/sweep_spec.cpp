@@ -237,15 +237,23 @@ SetAxis parse_set_axis(std::string_view text, std::string_view place) {
   return axis;
 }
 
+ParseWords words_of_axis(std::string_view axis) {
+  if (has_options(axis)) return parse_method_words;
+  if (axis != "micro_batches") return parse_words;
+  return [](std::string_view text, std::string_view place) {
+    std::vector<std::string> words;
+    for (const std::uint64_t n : parse_numbers(text, place)) words.push_back(std::to_string(n));
+    return words;
+  };
+}
+
 SweepSpec read_sweep_spec(const std::filesystem::path& path) {
   const json document = read_json_file(path);
   const JsonObject object(document, path.string());
   SweepSpec spec;
   for (const auto& [key, values, fallback] : word_axes) {
     if (!object.has(key)) continue;
-    const bool options = has_options(key);
-    read_axis(object.at(key), object.place_of(key), options ? parse_method_words : parse_words,
-              one_word, spec.*values);
+    read_axis(object.at(key), object.place_of(key), words_of_axis(key), one_word, spec.*values);
   }
   for (const auto& [key, values] : number_axes) {
     if (!object.has(key)) continue;

@@ -35,6 +35,8 @@ struct SweepSpec {
   std::vector<std::string> pp;
   std::vector<std::string> ep;
   std::vector<std::string> dp;
+  std::vector<std::string> sequence_parallel;
+  std::vector<std::string> micro_batches;
   std::vector<std::string> platform;
   std::vector<std::uint64_t> batch;
   std::vector<std::uint64_t> prompt_len;
@@ -64,6 +66,8 @@ inline constexpr std::array word_axes{
     WordAxis{"pp", &SweepSpec::pp, "1"},
     WordAxis{"ep", &SweepSpec::ep, "1"},
     WordAxis{"dp", &SweepSpec::dp},
+    WordAxis{"sequence_parallel", &SweepSpec::sequence_parallel, "off"},
+    WordAxis{"micro_batches", &SweepSpec::micro_batches},
     WordAxis{"platform", &SweepSpec::platform},
 };
 struct NumberAxis {
@@ -93,6 +97,11 @@ std::vector<std::string> parse_method_words(std::string_view text, std::string_v
 /// "1k,4k", "1k..128k:x2" (times 2), "1k..16k:1k" (steps of 1k), "1..10" (steps of 1) and lists of
 /// these; k is 1024. A range ends at the last value that is not above its end. At most 10^7 values.
 std::vector<std::uint64_t> parse_numbers(std::string_view text, std::string_view place);
+
+/// How the words of an axis are read: parse_method_words where they may have options, numbers and
+/// ranges of `micro_batches`, else parse_words.
+using ParseWords = std::vector<std::string> (*)(std::string_view text, std::string_view place);
+ParseWords words_of_axis(std::string_view axis);
 
 /// "KEY=V1,V2". Commas inside brackets or quotes do not separate; integer ranges as above, but
 /// without k: "num_key_value_heads=1..32:x2".

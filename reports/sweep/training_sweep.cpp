@@ -19,7 +19,7 @@ namespace {
 using roofline::TrainingForecaster;
 
 constexpr std::string_view training_columns =
-    "recompute,zero,micro_batches,batch,seq_len,step_s,tokens_per_s,forward_s,backward_s,update_s,"
+    "recompute,zero,batch,seq_len,step_s,tokens_per_s,forward_s,backward_s,update_s,"
     "communication_s,model_flops,hardware_flops,mfu,hfu,weight_bytes,gradient_bytes,"
     "optimizer_bytes,saved_activation_bytes,activation_bytes,peak_memory_bytes,fits,error";
 
@@ -27,7 +27,6 @@ struct TrainingPlace {
   std::uint64_t configuration = 0;
   Recompute recompute = Recompute::None;
   roofline::ShardedStates zero = roofline::ShardedStates::None;
-  std::uint64_t micro_batches = 1;
   std::uint64_t size = 0;
   std::uint64_t forecaster = 0;  ///< points of one number share a forecaster
 };
@@ -35,8 +34,6 @@ TrainingPlace place_of(const TrainingSweep& s, std::uint64_t point) {
   TrainingPlace at;
   at.size = point % s.grid.num_sizes();
   std::uint64_t rest = point / s.grid.num_sizes();
-  at.micro_batches = s.micro_batches[rest % s.micro_batches.size()];
-  rest /= s.micro_batches.size();
   at.forecaster = rest;
   at.zero = s.zero[rest % s.zero.size()];
   rest /= s.zero.size();
@@ -60,7 +57,8 @@ class Forecasters {
       try {
         TrainingOptions options = sweep_.options;
         options.recompute = at.recompute;
-        const roofline::Configuration c = sweep_.grid.configuration(at.configuration);
+        roofline::Configuration c = sweep_.grid.configuration(at.configuration);
+        c.micro_batches = 0;  // of a replica, not of a pipeline
         last_ = std::make_shared<TrainingForecaster>(c, options, at.zero);
       } catch (const Error& e) {
         reason_ = e.what();
@@ -83,11 +81,12 @@ std::string row_of(const TrainingSweep& s, Forecasters& forecasters, std::uint64
   roofline::DesignPoint size;
   s.grid.sizes(at.size, 0, {&size, 1});
   std::string row =
-      fmt::format("{},{},{},{},{},{}", s.grid.cells(at.configuration), name(at.recompute),
-                  static_cast<int>(at.zero), at.micro_batches, size.batch, size.prompt_len);
+      fmt::format("{},{},{},{},{}", s.grid.cells(at.configuration), name(at.recompute),
+                  static_cast<int>(at.zero), size.batch, size.prompt_len);
   try {
+    const std::uint64_t passes = s.grid.micro_batches(at.configuration).value_or(1);
     const roofline::TrainingForecast f =
-        forecasters.of(at)->at({size.batch, size.prompt_len, at.micro_batches});
+        forecasters.of(at)->at({size.batch, size.prompt_len, passes});
     row += fmt::format(",{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},", f.step_s,
                        f.tokens_per_s, f.forward_s, f.backward_s, f.update_s, f.communication_s,
                        f.model_flops, f.hardware_flops, f.mfu, f.hfu, f.weight_bytes,
@@ -108,7 +107,6 @@ SweepResult run_training_sweep(const TrainingSweep& s, const SweepOptions& optio
   std::string fingerprint = s.grid.fingerprint() + " training";
   for (const Recompute r : s.recompute) fingerprint += fmt::format(" {}", name(r));
   for (const auto z : s.zero) fingerprint += fmt::format(" {}", static_cast<int>(z));
-  for (const std::uint64_t m : s.micro_batches) fingerprint += fmt::format(" {}", m);
   fingerprint += fmt::format(" {} {}", name(s.options.states),
                              s.options.gradients ? name(*s.options.gradients) : "");
   Forecasters forecasters(s);
@@ -132,7 +130,6 @@ Plot training_sweep_plot(const TrainingSweep& s, const std::filesystem::path& cs
     if (s.grid.spec().batch.size() > 1) label += ", batch " + row.text("batch");
     if (s.recompute.size() > 1) label += ", recompute " + row.text("recompute");
     if (s.zero.size() > 1) label += ", ZeRO " + row.text("zero");
-    if (s.micro_batches.size() > 1) label += ", " + row.text("micro_batches") + " micro-batches";
     series_of(plot.series, label, Style::Line)
         .points.push_back({row.number("seq_len"), row.number("tokens_per_s")});
   }

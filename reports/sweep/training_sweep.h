@@ -1,5 +1,5 @@
 /// A grid of training steps: the configurations and sizes of a sweep, each under several grades of
-/// recomputation, stages of ZeRO and numbers of micro-batches.
+/// recomputation and stages of ZeRO.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,12 @@ struct TrainingSweep {
   const SweepGrid& grid;  ///< its prompt lengths are those of sequences; one output length
   std::vector<Recompute> recompute;
   std::vector<roofline::ShardedStates> zero;
-  std::vector<std::uint64_t> micro_batches;
   TrainingOptions options = {};  ///< of all points
 
-  std::uint64_t num_points() const {
-    return grid.num_points() * recompute.size() * zero.size() * micro_batches.size();
-  }
+  std::uint64_t num_points() const { return grid.num_points() * recompute.size() * zero.size(); }
 };
 
-/// Rows in the order of configurations, grades, stages, micro-batches, sizes; resumable, as
-/// run_sweep.
+/// Rows in the order of configurations, grades, stages, sizes; resumable, as run_sweep.
 SweepResult run_training_sweep(const TrainingSweep& sweep, const SweepOptions& options);
 
 /// Tokens a second over the sequence's length, a line for each configuration, batch and grade, from
