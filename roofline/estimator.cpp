@@ -27,21 +27,73 @@ double tokens_of(const DesignPoint& point) {
   return static_cast<double>(point.batch) * static_cast<double>(point.prompt_len);
 }
 
-/// Of a pipeline's stages, with their hops to the next.
-struct PipelineTime {
-  double way_s = 0;      ///< of one micro-batch through all of them
-  double slowest_s = 0;  ///< the longest that a stage takes for `others`
-  double busy_s = 0;     ///< of all stages
-  void add(double stage_s, double hop_s, double others_s, double all_s) {
-    way_s += stage_s + hop_s;
-    slowest_s = std::max(slowest_s, others_s);
-    busy_s += all_s;
+/// By kind: large and small micro-batches, or full steps of an engine and what is left over.
+using ByKind = std::array<double, 2>;
+
+/// The steps of a prompt on their way through a pipeline's stages, one behind the other.
+class PromptFlow {
+ public:
+  explicit PromptFlow(std::vector<std::size_t> kinds)
+      : kinds_(std::move(kinds)), arrived_s_(kinds_.size()) {}
+
+  /// Through a stage and on to the next.
+  void pass(const ByKind& stage_s, const ByKind& hop_s) {
+    double free_s = 0;
+    for (std::size_t i = 0; i < kinds_.size(); ++i) {
+      free_s = std::max(free_s, arrived_s_[i]) + stage_s[kinds_[i]];
+      arrived_s_[i] = free_s + hop_s[kinds_[i]];
+      busy_s_ += stage_s[kinds_[i]];
+    }
   }
-  /// The share of `stages` times `seconds` in which a stage has nothing to do.
-  double bubble(std::size_t stages, double seconds) const {
-    return 1 - busy_s / (static_cast<double>(stages) * seconds);
-  }
+  double seconds() const { return arrived_s_.back(); }
+  double busy_s() const { return busy_s_; }
+
+ private:
+  std::vector<std::size_t> kinds_;
+  std::vector<double> arrived_s_;
+  double busy_s_ = 0;
 };
+
+/// Of a step after the prompt, in all stages.
+struct StepTime {
+  double way_s = 0;      ///< of one micro-batch, with its messages
+  double slowest_s = 0;  ///< the longest that a stage takes for all of them
+  double busy_s = 0;     ///< of all stages
+};
+
+/// The share of `stages` times `seconds` in which a stage has nothing to do.
+double bubble(double busy_s, std::size_t stages, double seconds) {
+  return 1 - busy_s / (static_cast<double>(stages) * seconds);
+}
+
+/// Adds what `devices` of a stage count and hold, from forecasts of its whole batch and of a large
+/// and a small micro-batch. `in_steps`: prompts are read in the engine's own steps.
+void add_stage(Estimate& sum, const Forecast& all, const Forecast& large, const Forecast& small,
+               const MicroBatches& parts, bool in_steps, double devices) {
+  const auto num_large = static_cast<double>(parts.num_large());
+  const auto num_small = static_cast<double>(parts.num_small);
+  sum.prefill_flops += devices * all.prefill_flops;
+  sum.prefill_bytes +=
+      devices * (in_steps ? all.prefill_bytes
+                          : num_large * large.prefill_bytes + num_small * small.prefill_bytes);
+  sum.decode_flops_per_token += devices * all.decode_flops_per_token;
+  sum.decode_bytes_per_token += devices * large.decode_bytes_per_token;
+  sum.weight_bytes += devices * all.weight_bytes;
+  sum.kv_cache_bytes += devices * all.kv_cache_bytes;
+  sum.weight_bytes_per_device = std::max(sum.weight_bytes_per_device, all.weight_bytes);
+  sum.kv_cache_bytes_per_device = std::max(sum.kv_cache_bytes_per_device, all.kv_cache_bytes);
+  // Activations are those of a micro-batch.
+  const double activations = large.peak_memory_bytes - large.weight_bytes - large.kv_cache_bytes;
+  sum.peak_memory_bytes =
+      std::max(sum.peak_memory_bytes, all.weight_bytes + all.kv_cache_bytes + activations);
+  sum.ttft_bound = all.ttft_bound;
+  sum.tpot_bound = large.tpot_bound;
+  sum.bound = all.bound;
+  // The first stage works for the helper models.
+  for (std::size_t k = 0; k < num_ttft_parts; ++k) {
+    sum.ttft_parts_s[k] += num_large * large.ttft_parts_s[k] + num_small * small.ttft_parts_s[k];
+  }
+}
 
 /// Of one device -> of as many as do the same.
 Estimate of_devices(const Forecast& f, double devices) {
@@ -78,6 +130,14 @@ CollectiveCurve hop_to_next_stage(const Configuration& c, std::uint64_t stage) {
 std::uint64_t all_devices(const Configuration& c) {
   const std::optional<Placement> placement = find_placement(c.methods);
   return checked_multiply(placement ? placement->ranks : 1, c.parallelism.devices());
+}
+
+std::shared_ptr<const Interconnect> interconnect_of(const Configuration& c, const Catalog& catalog,
+                                                    const std::string& platform) {
+  const std::uint64_t devices = all_devices(c);
+  const bool chain = c.parallelism.is_one() && platform.empty();
+  if (devices == 1 || chain) return nullptr;
+  return find_interconnect(catalog, platform, c.hardware, devices);
 }
 
 Rates rates_of(const Configuration& c) {
@@ -206,83 +266,87 @@ void Estimator::overlap(const Stage& stage, std::span<const DesignPoint> points,
   }
 }
 
-Estimate Estimator::pipelined(const Stages& stages, const DesignPoint& point, bool exact) const {
-  const MicroBatches parts(point.batch, micro_batches_ > 0 ? micro_batches_ : stages.size());
-  const auto num_large = static_cast<double>(parts.num_large());
-  const auto num_small = static_cast<double>(parts.num_small);
-  DesignPoint micro = point;
-  micro.batch = parts.large;
-  DesignPoint small = point;
-  small.batch = parts.small();
+void Estimator::pipelined(const Stages& stages, std::span<const DesignPoint> points, bool exact,
+                          std::span<Estimate> rows) const {
+  const std::size_t n = points.size();
   const auto of_stage = static_cast<double>(parallelism_.of_stage());
-  const auto forecast = [&](const Stage& stage, const DesignPoint& p) {
-    return stage.at({&p, 1}, exact).front();
-  };
-  PipelineTime prompt;
-  PipelineTime step;
   const HostTimes& host = rates().host;
-  Estimate sum;
-  sum.devices = parallelism_.devices();
-  for (const Stage& stage : stages) {
-    const Forecast all = forecast(stage, point);
-    const Forecast part = micro.batch == point.batch ? all : forecast(stage, micro);
-    const Forecast small_part = parts.num_small == 0 ? part : forecast(stage, small);
-    // An engine with a limit of tokens reads the prompts in its own steps.
-    const bool in_steps = stage.recordings.chunk.has_value();
-    const Forecast& read = in_steps ? all : part;
-    const double steps =  // that `read` has
-        in_steps ? static_cast<double>(stage.forecaster.num_prefill_steps(point)) : 1;
-    double prompt_hop_s = 0;
-    double step_hop_s = 0;
-    if (stage.hop) {
-      const SymbolValues sizes = stage.recordings.whole.symbols.resolve(
-          {in_steps ? point.batch : micro.batch, point.prompt_len, point.prompt_len});
-      prompt_hop_s = stage.hop->at(static_cast<double>(stage.hop_bytes.at(sizes)) / steps);
-      const SymbolValues token = stage.recordings.whole.symbols.resolve({micro.batch, 1, 1});
-      step_hop_s = stage.hop->at(static_cast<double>(stage.hop_bytes.at(token)));
+  // An engine with a limit of tokens reads the prompts in its own steps.
+  const bool in_steps = stages[0].recordings.chunk.has_value();
+  std::vector<MicroBatches> parts;
+  std::vector<DesignPoint> large(points.begin(), points.end());
+  std::vector<DesignPoint> small = large;
+  // Sizes of what is handed on, by kind.
+  std::vector<std::array<DesignPoint, 2>> handed_on(n);
+  std::vector<PromptFlow> prompts;
+  std::vector<StepTime> steps(n);
+  bool cuts = false;
+  bool even = true;
+  for (std::size_t i = 0; i < n; ++i) {
+    const MicroBatches& m =
+        parts.emplace_back(points[i].batch, micro_batches_ > 0 ? micro_batches_ : stages.size());
+    large[i].batch = m.large;
+    small[i].batch = m.small();
+    cuts = cuts || m.large != points[i].batch;
+    even = even && m.num_small == 0;
+    std::vector<std::size_t> kinds(m.number, 1);
+    std::fill_n(kinds.begin(), m.num_large(), 0);
+    handed_on[i] = {large[i], small[i]};
+    if (in_steps) {
+      kinds.clear();
+      for (const Forecaster::PromptStep& s : stages[0].forecaster.prompt_steps(points[i])) {
+        kinds.push_back(s.kind);
+        handed_on[i][s.kind] = {s.batch, s.tokens, 1};
+      }
     }
-    const double read_s =
-        (read.ttft_s - host.before_s(tokens_of(in_steps ? point : micro))) / steps;
-    const double small_s = small_part.ttft_s - host.before_s(tokens_of(small));
-    const double others_s =
-        in_steps ? (steps - 1) * read_s : (num_large - 1) * read_s + num_small * small_s;
-    prompt.add(read_s, prompt_hop_s, others_s, read_s + others_s);
-    const double steps_s = num_large * part.tpot_s + num_small * small_part.tpot_s;
-    step.add(part.tpot_s, step_hop_s, steps_s, steps_s);
-    sum.communication_s += read.communication_s / steps + prompt_hop_s;
-    sum.tpot_communication_s += part.tpot_communication_s + step_hop_s;
-    sum.prefill_flops += of_stage * all.prefill_flops;
-    sum.prefill_bytes += of_stage * (in_steps ? all.prefill_bytes
-                                              : num_large * part.prefill_bytes +
-                                                    num_small * small_part.prefill_bytes);
-    sum.decode_flops_per_token += of_stage * all.decode_flops_per_token;
-    sum.decode_bytes_per_token += of_stage * part.decode_bytes_per_token;
-    sum.weight_bytes += of_stage * all.weight_bytes;
-    sum.kv_cache_bytes += of_stage * all.kv_cache_bytes;
-    sum.weight_bytes_per_device = std::max(sum.weight_bytes_per_device, all.weight_bytes);
-    sum.kv_cache_bytes_per_device = std::max(sum.kv_cache_bytes_per_device, all.kv_cache_bytes);
-    // Activations are those of a micro-batch.
-    const double activations = part.peak_memory_bytes - part.weight_bytes - part.kv_cache_bytes;
-    sum.peak_memory_bytes =
-        std::max(sum.peak_memory_bytes, all.weight_bytes + all.kv_cache_bytes + activations);
-    sum.ttft_bound = all.ttft_bound;
-    sum.tpot_bound = part.tpot_bound;
-    sum.bound = all.bound;
-    // The first stage works for the helper models.
-    for (std::size_t k = 0; k < num_ttft_parts; ++k) {
-      sum.ttft_parts_s[k] +=
-          num_large * part.ttft_parts_s[k] + num_small * small_part.ttft_parts_s[k];
+    prompts.emplace_back(std::move(kinds));
+  }
+  std::fill(rows.begin(), rows.end(), Estimate{});
+  for (const Stage& stage : stages) {
+    const std::vector<Forecast> of_all = stage.at(points, exact);
+    const std::vector<Forecast> of_large = cuts ? stage.at(large, exact) : of_all;
+    const std::vector<Forecast> of_small = even ? of_large : stage.at(small, exact);
+    const auto hop_s = [&stage](std::uint64_t batch, std::uint64_t tokens) {
+      if (!stage.hop) return 0.0;
+      const SymbolValues at = stage.recordings.whole.symbols.resolve({batch, tokens, tokens});
+      return stage.hop->at(static_cast<double>(stage.hop_bytes.at(at)));
+    };
+    for (std::size_t i = 0; i < n; ++i) {
+      const Forecast& all = of_all[i];
+      const Forecast& part = of_large[i];
+      const std::array<DesignPoint, 2>& sizes = handed_on[i];
+      const ByKind hops_s{hop_s(sizes[0].batch, sizes[0].prompt_len),
+                          hop_s(sizes[1].batch, sizes[1].prompt_len)};
+      const ByKind of_parts_s{part.ttft_s - host.before_s(tokens_of(large[i])),
+                              of_small[i].ttft_s - host.before_s(tokens_of(small[i]))};
+      prompts[i].pass(in_steps ? all.prompt_step_s : of_parts_s, hops_s);
+      const double step_hop_s = hop_s(large[i].batch, 1);
+      const double all_steps_s = static_cast<double>(parts[i].num_large()) * part.tpot_s +
+                                 static_cast<double>(parts[i].num_small) * of_small[i].tpot_s;
+      steps[i].way_s += part.tpot_s + step_hop_s;
+      steps[i].slowest_s = std::max(steps[i].slowest_s, all_steps_s);
+      steps[i].busy_s += all_steps_s;
+      const double reads =  // of which the first one's messages are waited for
+          in_steps ? static_cast<double>(stage.forecaster.num_prefill_steps(points[i])) : 1;
+      Estimate& sum = rows[i];
+      sum.communication_s += (in_steps ? all : part).communication_s / reads + hops_s[0];
+      sum.tpot_communication_s += part.tpot_communication_s + step_hop_s;
+      add_stage(sum, all, part, of_small[i], parts[i], in_steps, of_stage);
     }
   }
-  sum.ttft_s = host.before_s(tokens_of(point)) + prompt.way_s + prompt.slowest_s;
-  double& base_s = sum.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)];
-  base_s = 0;
-  base_s = sum.ttft_s - std::accumulate(sum.ttft_parts_s.begin(), sum.ttft_parts_s.end(), 0.0);
-  sum.tpot_s = std::max(step.way_s, step.slowest_s);
-  sum.prefill_bubble = prompt.bubble(stages.size(), prompt.way_s + prompt.slowest_s);
-  sum.decode_bubble = step.bubble(stages.size(), sum.tpot_s);
-  sum.fits = sum.peak_memory_bytes <= rates().memory_capacity_bytes;
-  return sum;
+  for (std::size_t i = 0; i < n; ++i) {
+    Estimate& sum = rows[i];
+    const double prompt_s = prompts[i].seconds();
+    sum.devices = parallelism_.devices();
+    sum.ttft_s = host.before_s(tokens_of(points[i])) + prompt_s;
+    double& base_s = sum.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)];
+    base_s = 0;
+    base_s = sum.ttft_s - std::accumulate(sum.ttft_parts_s.begin(), sum.ttft_parts_s.end(), 0.0);
+    sum.tpot_s = std::max(steps[i].way_s, steps[i].slowest_s);
+    sum.prefill_bubble = bubble(prompts[i].busy_s(), stages.size(), prompt_s);
+    sum.decode_bubble = bubble(steps[i].busy_s, stages.size(), sum.tpot_s);
+    sum.fits = sum.peak_memory_bytes <= rates().memory_capacity_bytes;
+  }
 }
 
 void Estimator::forecast(const Stages& stages, std::span<const DesignPoint> points, bool exact,
@@ -292,7 +356,7 @@ void Estimator::forecast(const Stages& stages, std::span<const DesignPoint> poin
     if (p.batch > 0) p.batch = divided_up(p.batch, parallelism_.dp);
   }
   if (stages.size() > 1) {
-    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = pipelined(stages, own[i], exact);
+    pipelined(stages, own, exact, rows);
   } else {
     std::vector<Forecast> forecasts = stages[0].at(own, exact);
     if (micro_batches_ > 1) overlap(stages[0], own, forecasts);
@@ -370,6 +434,10 @@ std::vector<std::string> Estimator::warnings(const DesignPoint& p) const {
   std::vector<std::string> lines = config_warnings(architecture_);
   const std::vector<std::string> contexts = context_warnings(architecture_, p);
   lines.insert(lines.end(), contexts.begin(), contexts.end());
+  if (p.batch < parallelism_.dp) {
+    lines.push_back(fmt::format("{} of {} replicas have no sequence of their own",
+                                parallelism_.dp - p.batch, parallelism_.dp));
+  }
   const auto& missing = rates().missing_factors;
   lines.insert(lines.end(), missing.begin(), missing.end());
   return lines;

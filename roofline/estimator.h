@@ -4,9 +4,8 @@
 /// Devices that split each layer (tp) or its experts (ep) do the same at the same time, and wait
 /// for each other's messages; so one of them is forecast. Replicas (dp) share the sequences. Stages
 /// of a pipeline (pp) hand micro-batches on:
-///   TTFT = the first micro-batch's way through all stages + the slowest stage's time for the
-///   others; time per token = the longer of a micro-batch's way and the slowest stage's time for
-///   all.
+///   TTFT = when the last one has left the last stage, each stage taking them one by one; time per
+///   token = the longer of a micro-batch's way and the slowest stage's time for all.
 /// Without a pipeline micro-batches overlap, the messages of one with the work of the others:
 ///   time = the longer of all work and all messages.
 #pragma once
@@ -60,6 +59,13 @@ struct Configuration {
 
 /// Devices of its groups, as many as a placement has ranks.
 std::uint64_t all_devices(const Configuration& configuration);
+
+/// What joins its devices: the named platform, or the node of its hardware. Null for one device,
+/// and for a placement's ranks of one device each without a name, whose link is the hardware's.
+/// Throws Error as roofline::find_interconnect.
+std::shared_ptr<const Interconnect> interconnect_of(const Configuration& configuration,
+                                                    const Catalog& catalog,
+                                                    const std::string& platform);
 
 /// Rates of its devices. Throws Error when the platform has fewer of them.
 Rates rates_of(const Configuration& configuration);
@@ -141,7 +147,8 @@ class Estimator {
   /// Whole batches -> the same in micro-batches that overlap, where a batch has several.
   void overlap(const Stage& stage, std::span<const DesignPoint> points,
                std::span<Forecast> whole) const;
-  Estimate pipelined(const Stages& stages, const DesignPoint& point, bool exact) const;
+  void pipelined(const Stages& stages, std::span<const DesignPoint> points, bool exact,
+                 std::span<Estimate> rows) const;
 
   Architecture architecture_;
   Parallelism parallelism_;

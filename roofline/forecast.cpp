@@ -138,6 +138,7 @@ struct Forecaster::Scratch {
   KvLens last_kv_len{};
   StepTotals prompt;  ///< sums over the passes up to the first token
   std::array<Lanes, num_ttft_parts> parts;
+  std::array<Lanes, 2> prompt_steps;  ///< Forecast::prompt_step_s
   Lanes helper_caches;
   Lanes activations;
 };
@@ -193,6 +194,7 @@ void Forecaster::add_prompt(std::span<const DesignPoint> points, Scratch& s,
                             Scratch& of_chunks) const {
   s.prompt = {};
   s.parts = {};
+  s.prompt_steps = {};
   s.helper_caches = s.activations = {};
   Lanes request;
   for (std::size_t i = 0; i < points.size(); ++i) {
@@ -276,19 +278,19 @@ std::vector<Forecaster::PromptStep> Forecaster::prompt_steps(const DesignPoint& 
   std::vector<PromptStep> steps;
   if (!chunk_) return steps;
   const std::array<PrefillSteps, 2> parts = prefill_steps(point);
-  const auto add = [&](const PrefillSteps& p) {
+  const auto add = [&](std::size_t kind) {
+    const PrefillSteps& p = parts[kind];
     for (std::uint64_t chunk = 0; chunk < p.chunks; ++chunk) {
       steps.push_back(
-          {p.size.batch, p.size.prompt_len, p.first_kv_len + chunk * p.size.prompt_len});
+          {p.size.batch, p.size.prompt_len, p.first_kv_len + chunk * p.size.prompt_len, kind});
     }
   };
+  const bool after_each = parts[1].times == parts[0].times;
   for (std::uint64_t i = 0; i < parts[0].times; ++i) {
-    add(parts[0]);
-    if (parts[1].times == parts[0].times) add(parts[1]);  // what is left of a prompt
+    add(0);
+    if (after_each) add(1);
   }
-  for (std::uint64_t i = 0; parts[1].times != parts[0].times && i < parts[1].times; ++i) {
-    add(parts[1]);
-  }
+  if (!after_each && parts[1].times > 0) add(1);  // once, for the last of the prompts
   return steps;
 }
 
@@ -320,6 +322,7 @@ void Forecaster::add_chunks(std::span<const DesignPoint> points, Scratch& s, Scr
     sums.prompt.add(step, steps);
     for (std::size_t i = 0; i < points.size(); ++i) {
       sums.parts[index(TtftPart::Base)].v[i] += steps.v[i] * step.seconds.v[i];
+      sums.prompt_steps[part].v[i] = steps.v[i] > 0 ? step.seconds.v[i] : 0;
     }
   }
   sums.activations = s.activations;
@@ -370,6 +373,9 @@ void Forecaster::evaluate_block(std::span<const DesignPoint> points,
     f.ttft_s = s.prompt.seconds.v[prompt];
     for (std::size_t part = 0; part < num_ttft_parts; ++part) {
       f.ttft_parts_s[part] = s.parts[part].v[prompt];
+    }
+    for (std::size_t kind = 0; kind < f.prompt_step_s.size(); ++kind) {
+      f.prompt_step_s[kind] = s.prompt_steps[kind].v[prompt];
     }
     f.tpot_s = decode.seconds.v[i];
     f.communication_s = s.prompt.collectives.v[prompt];

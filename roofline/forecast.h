@@ -38,6 +38,9 @@ struct Forecast {
   /// Of ttft_s and of tpot_s, what messages between devices take.
   double communication_s = 0;
   double tpot_communication_s = 0;
+  /// Of an engine with a limit of tokens: a full step of a prompt (their mean), and one of what is
+  /// left over.
+  std::array<double, 2> prompt_step_s{};
   Bound ttft_bound = Bound::Compute;
   Bound tpot_bound = Bound::Memory;
   Bound bound = Bound::Compute;            ///< of the whole request
@@ -78,6 +81,7 @@ class Forecaster {
     std::uint64_t batch;
     std::uint64_t tokens;
     std::uint64_t kv_len;
+    std::size_t kind;  ///< in Forecast::prompt_step_s
   };
   std::vector<PromptStep> prompt_steps(const DesignPoint& point) const;
   /// Every operator group of the helper passes, of prefill, and of the middle decode step.

@@ -542,6 +542,20 @@ OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::ui
   return t;
 }
 
+std::vector<LaunchTime> launch_times(const std::vector<OpGroup>& groups, const Rates& rates,
+                                     std::span<const std::uint64_t> values) {
+  std::vector<LaunchTime> times(groups.size());
+  std::size_t launch = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].op != conversion_name) launch = g;
+    const OpTime t = time_of(groups[g], rates, values);
+    times[launch].device_s += t.total.value - t.collective.value;
+    times[launch].collective_s += t.collective.value;
+    times[launch].host_s += rates.host_operator_latency.value;
+  }
+  return times;
+}
+
 StepCost::StepCost(const std::vector<std::vector<OpGroup>>& parts, const Rates& rates)
     : rates_(rates) {
   Work total;

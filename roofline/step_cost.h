@@ -99,6 +99,16 @@ struct OpTime {
 /// Error when a count does not fit 64 bits.
 OpTime time_of(const OpGroup& group, const Rates& rates, std::span<const std::uint64_t> values);
 
+/// What the launch of a node takes, with the conversions beside it.
+struct LaunchTime {
+  double device_s = 0;  ///< apart from its collective
+  double collective_s = 0;
+  double host_s = 0;  ///< for the host to issue it
+};
+/// By group; of conversions nothing, which are with the launch before. Errors as time_of.
+std::vector<LaunchTime> launch_times(const std::vector<OpGroup>& groups, const Rates& rates,
+                                     std::span<const std::uint64_t> values);
+
 /// Bytes that take less time if they are few enough to be on the chip: of a cache tensor that
 /// another layer has read, or intermediates.
 struct OnChipHit {

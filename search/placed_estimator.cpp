@@ -103,7 +103,8 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
   // A device of TSP computes what one of a chain does that reads as many keys.
   const ChainPasses chain = record_chain(whole, c.architecture,
                                          kvcast::without_placement(c.methods), c.lowering, options);
-  times_ = std::make_unique<simulate::LayerTimes>(chain, c.lowering, one_device_.rates(), c.logits);
+  times_ = std::make_unique<simulate::LayerTimes>(
+      chain, c.lowering, roofline::in_pass(roofline::rates_of(c), false), c.logits);
   const auto pass = [&](const Graph& graph) {
     const Work work = total_work(roofline::fold(graph, c.lowering));
     return DevicePass{chain.symbols, work.flops, work.bytes(), activation_peaks(graph)};

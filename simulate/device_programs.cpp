@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 
 #include <fmt/format.h>
@@ -37,47 +38,46 @@ class GroupPlayer {
   GroupPlayer(const Configuration& c, std::uint64_t group, Programs& programs)
       : c_(c), size_(c.parallelism.of_stage()), first_(group * size_), programs_(programs) {}
 
-  /// A recorded pass at the values of its symbols, by `batch` sequences.
+  /// A recorded pass at the values of its symbols, by `batch` sequences. Its host waits for the
+  /// messages that come first, and issues nothing ahead of any later one, but for collectives.
   void play(const Graph& graph, bool decodes, std::uint64_t batch, const SymbolValues& values) {
     const Compiled& pass = compiled(graph, decodes);
-    std::vector<double> seconds;
-    double host_s = 0;
-    double device_s = 0;
-    for (const roofline::OpGroup& group : pass.folded.groups) {
-      roofline::OpGroup on_device = group;
-      on_device.collective.reset();
-      const bool works = !group.collective || !group.work.bytes().is_zero();
-      seconds.push_back(works ? roofline::time_of(on_device, pass.rates, values).total.value : 0);
-      host_s += static_cast<double>(group.count) * pass.rates.host_operator_latency.value;
-      // The host issues on while devices exchange.
-      device_s += static_cast<double>(group.count) *
-                  roofline::time_of(group, pass.rates, values).total.value;
-    }
     const roofline::HostTimes& host = pass.rates.host;
-    compute(host.step.value + static_cast<double>(batch) * host.sequence.value, "host");
-    compute(std::max(0.0, host_s - device_s), "host");
+    const std::vector<roofline::LaunchTime> times =
+        roofline::launch_times(pass.folded.groups, pass.rates, values);
+    double before_s = host.step.value + static_cast<double>(batch) * host.sequence.value;
     double busy_s = 0;
+    double host_s = 0;  // since the last message, as the next one
+    double device_s = 0;
     std::string_view label;
     const auto end_of_work = [&] {
       compute(busy_s, label);
       busy_s = 0;
     };
+    const auto wait_for_host = [&] {
+      end_of_work();
+      compute(roofline::paced_seconds(device_s, host_s) - device_s, "host");
+      host_s = device_s = 0;
+    };
     for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
       const kvcast::Node& node = graph.nodes()[i];
       if (is_message(node.op)) {
-        end_of_work();
+        wait_for_host();
         message(graph, node, values);
         continue;
       }
+      compute(std::exchange(before_s, 0), "host");
       const std::size_t group = pass.folded.group_of_node[i];
       if (group == roofline::no_group) continue;  // of the launch before
-      busy_s += seconds[group];
+      busy_s += times[group].device_s;
+      device_s += times[group].device_s + times[group].collective_s;
+      host_s += times[group].host_s;
       label = decodes ? decode_name : std::string_view(node.phase);
       if (!pass.folded.groups[group].collective) continue;
       end_of_work();
       exchange(*pass.folded.groups[group].collective, pass.rates.collectives.wait, values);
     }
-    end_of_work();
+    wait_for_host();
     check_instructions(programs_.num_instructions());
   }
   /// The helper passes of a prompt.
@@ -254,7 +254,9 @@ Programs device_programs(const Configuration& c, const DesignPoint& point,
     add_ranks(c, own, partition, programs);
     return programs;
   }
-  for (std::uint64_t stage = 0; stage < p.pp; ++stage) add_stage(c, stage, own, programs);
+  Configuration unplaced = c;  // of a placement on one rank
+  unplaced.methods = without_placement(c.methods);
+  for (std::uint64_t stage = 0; stage < p.pp; ++stage) add_stage(unplaced, stage, own, programs);
   return programs;
 }
 

@@ -78,18 +78,16 @@ std::map<int, std::pair<std::size_t, std::size_t>> exchanges_of(const Graph& gra
 void play(const RankPass& pass, std::size_t ranks, const Lowering& lowering,
           const roofline::Rates& rates, const ExchangeCost& cost, Player& player) {
   const roofline::FoldedGraph folded = roofline::fold_nodes(pass.graph, lowering);
-  std::vector<double> seconds;
-  for (const roofline::OpGroup& group : folded.groups) {
-    seconds.push_back(roofline::time_of(group, rates, pass.values).total.value);
-  }
+  const std::vector<roofline::LaunchTime> times =
+      roofline::launch_times(folded.groups, rates, pass.values);
   const auto exchanges = exchanges_of(pass.graph);
   for (std::size_t i = 0; i < pass.graph.nodes().size(); ++i) {
     const kvcast::Node& node = pass.graph.nodes()[i];
     if (!is_message(node.op)) {
       if (folded.group_of_node[i] == roofline::no_group) continue;  // of the launch before
       const double pace = node.layer == no_layer ? 1 : cost.lockstep;
-      player.compute(seconds[folded.group_of_node[i]] / pace, rates.host_operator_latency.value,
-                     node.label);
+      const roofline::LaunchTime& t = times[folded.group_of_node[i]];
+      player.compute(t.device_s / pace, t.host_s, node.label);
       continue;
     }
     const auto& [first, last] = exchanges.at(node.layer);

@@ -196,6 +196,13 @@ TEST_CASE(
         }) == "tp 8, dp 2: got hgx-h100 of 8 devices, expected a platform of at least 16");
 }
 
+TEST_CASE("several devices: replicas without a sequence are named") {
+  const Estimator e(on_h100("llama-3.1-8b", {.dp = 8}));
+  CHECK(e.warnings({8, 128, 2}).empty());
+  CHECK(e.warnings({3, 128, 2}) ==
+        std::vector<std::string>{"5 of 8 replicas have no sequence of their own"});
+}
+
 TEST_CASE("several devices: a request is read and its text tokenised once, whatever the stages") {
   for (const std::uint64_t micro_batches : {1u, 4u}) {
     for (const Parallelism& p : {Parallelism{.pp = 4}, Parallelism{.tp = 4}}) {
@@ -241,7 +248,7 @@ TEST_CASE("several devices: micro-batches on one stage overlap messages with wor
 }
 
 TEST_CASE("several devices: micro-batches differ by one where they do not divide a batch") {
-  // 7 sequences are 3, 2 and 2: the way of the first, and the slowest stage's time for the others.
+  // 7 sequences are 3, 2 and 2. What is played of unequal ones is within 1 % (device programs).
   const Configuration one = on_h100("llama-3.1-8b", {.pp = 3});
   const auto seconds = [&](std::uint64_t batch, std::uint64_t parts) {
     Configuration c = one;
@@ -249,7 +256,11 @@ TEST_CASE("several devices: micro-batches differ by one where they do not divide
     return at(c, {batch, 256, 2}).ttft_s;
   };
   const double more_s = seconds(4, 2) - seconds(2, 1);  // the slowest stage's time for two
-  CHECK(seconds(7, 3) == near(seconds(3, 1) + 2 * more_s).epsilon(1e-9));
+  CHECK(seconds(7, 3) > seconds(6, 3));
+  CHECK(seconds(7, 3) < seconds(9, 3));
+  // Behind the first one no stage takes longer for the others than the slowest.
+  CHECK(seconds(7, 3) <= seconds(3, 1) + 2 * more_s);
+  CHECK(seconds(9, 3) == near(seconds(3, 1) + 2 * (seconds(6, 2) - seconds(3, 1))).epsilon(1e-9));
 }
 
 TEST_CASE("several devices: all wait for the one whose experts are chosen most") {

@@ -161,12 +161,20 @@ TEST_CASE("placement: FLOPs and bytes are those of the ranks' recordings") {
 
 TEST_CASE("placement: ranks of several devices, played on their platform") {
   const DesignPoint p{1, 8192, 9};
-  for (const char* method : {"kvr:p=2", "kvr:p=4,partition=3000/2200/1700/1292", "tsp:p=2",
-                             "specprefill:speculator=llama-3.2-1b,keep=0.5+kvr:p=2"}) {
+  for (const auto& [method, engine] :
+       {std::pair{"kvr:p=2", "ideal"},
+        {"kvr:p=4,partition=3000/2200/1700/1292", "ideal"},
+        {"tsp:p=2", "ideal"},
+        {"specprefill:speculator=llama-3.2-1b,keep=0.5+kvr:p=2", "ideal"},
+        {"kvr:p=2", "pytorch"},
+        {"tsp:p=2", "pytorch"}}) {
     for (const std::uint64_t tp : {1u, 2u}) {
       CAPTURE(method);
+      CAPTURE(engine);
       CAPTURE(tp);
       Configuration c = on_platform(method, "hgx-h100", {.tp = tp});
+      c.engine = roofline::load_engine(catalog(), engine);
+      roofline::apply(c.engine, true, true, c.lowering);
       c.find_model = [](const std::string& name) { return load_model(catalog(), name); };
       const auto played = [&](std::uint64_t output_len, const Partition& tokens) {
         const simulate::Simulation simulation(

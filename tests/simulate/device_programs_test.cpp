@@ -82,6 +82,22 @@ TEST_CASE("device programs: on idle links the closed form is within 5 % of what 
   }
 }
 
+TEST_CASE("device programs: unequal stages and micro-batches") {
+  for (const std::vector<std::size_t>& layers :
+       {std::vector<std::size_t>{24, 8}, {8, 24}, {16, 16}}) {
+    for (const std::uint64_t batch : {3u, 4u, 7u}) {
+      CAPTURE(layers[0]);
+      CAPTURE(batch);
+      roofline::Configuration c = on_h100("llama-3.1-8b", {.pp = 2});
+      c.stage_layers = layers;
+      const Played p = play(c, {batch, 2048, 1});
+      CAPTURE(p.simulated_s);
+      CAPTURE(p.closed_form_s);
+      CHECK(off(p.closed_form_s, p.simulated_s) < 0.01);
+    }
+  }
+}
+
 TEST_CASE("device programs: devices wait at each collective as long as the engine says") {
   roofline::Configuration c = on_h100("llama-3.1-8b", {.tp = 4});
   const Played none = play(c, {1, 1024, 1});
@@ -139,10 +155,12 @@ TEST_CASE("device programs: an engine's own steps, its host, and the passes of h
   roofline::Configuration c = on_h100("llama-3.1-8b", {.tp = 2});
   c.engine = roofline::load_engine(catalog(), "vllm");
   roofline::apply(c.engine, true, true, c.lowering);
-  // One step, several steps of a prompt with a rest, prompts that share a step.
-  for (const auto& [batch, prompt_len] : {std::pair{1, 512}, {2, 20000}, {40, 1000}}) {
-    for (const std::uint64_t stages : {1u, 2u}) {
+  // One step, several steps of a prompt with a rest, prompts that share a step, one step more.
+  for (const auto& [batch, prompt_len] :
+       {std::pair{1, 512}, {2, 20000}, {40, 1000}, {3, 9216}, {1, 9216}}) {
+    for (const std::uint64_t stages : {1u, 2u, 4u}) {
       CAPTURE(batch);
+      CAPTURE(prompt_len);
       CAPTURE(stages);
       c.parallelism.pp = stages;
       const Played p =
@@ -152,10 +170,25 @@ TEST_CASE("device programs: an engine's own steps, its host, and the passes of h
       CHECK(off(p.closed_form_s, p.simulated_s) < 0.05);
     }
   }
+  // A host that issues operators one by one, in each stage for itself.
+  c = on_h100("llama-3.1-8b", {.pp = 4});
+  c.engine = roofline::load_engine(catalog(), "pytorch");
+  roofline::apply(c.engine, true, true, c.lowering);
+  for (const std::uint64_t prompt_len : {64u, 2048u}) {
+    CAPTURE(prompt_len);
+    const Played p = play(c, {1, prompt_len, 1});
+    CHECK(off(p.closed_form_s, p.simulated_s) < 0.05);
+    const double tpot_s = (run(c, {1, prompt_len, 9}).makespan_s - p.simulated_s) / 8;
+    CAPTURE(tpot_s);
+    CHECK(off(roofline::Estimator(c).at({1, prompt_len, 9}).tpot_s, tpot_s) < 0.05);
+  }
   c = on_h100("llama-3.1-70b", {.tp = 8});
   const Played plain = play(c, {1, 8192, 1});
   c.methods = parse_methods("specprefill:speculator=llama-3.1-8b,keep=0.3");
   const Played pruned = play(c, {1, 8192, 1});
   CHECK(pruned.simulated_s < plain.simulated_s);
   CHECK(off(pruned.closed_form_s, pruned.simulated_s) < 0.05);
+  c.parallelism = {.tp = 4, .pp = 2};
+  const Played piped = play(c, {3, 8192, 1});
+  CHECK(off(piped.closed_form_s, piped.simulated_s) < 0.05);
 }
