@@ -44,9 +44,10 @@ std::vector<Plan> all_plans(const PlanRequest& request) {
 /// Fills in the estimate, or the reason why there is none.
 void estimate(const PlanRequest& request, Plan& plan) {
   roofline::Configuration c = request.configuration;
-  plan.parallelism.sequence_parallel = c.parallelism.sequence_parallel && plan.parallelism.tp > 1;
+  plan.parallelism.sequence_parallel = c.parallelism.sequence_parallel && plan.parallelism.tp > 1 &&
+                                       takes_sequence_parallel(c.architecture);
   c.parallelism = plan.parallelism;
-  if (c.parallelism.is_one()) c.micro_batches = 0;
+  if (c.parallelism.is_one() || plan.runahead > 1) c.micro_batches = 0;
   if (plan.runahead > 1) c.methods.push_back({"kvr", {{"p", std::to_string(plan.runahead)}}});
   try {
     if (plan.parallelism.dp > request.point.batch) {

@@ -21,8 +21,9 @@ enum class PlanGoal {
 PlanGoal parse_plan_goal(std::string_view word);
 
 struct PlanRequest {
-  roofline::Configuration configuration;  ///< of the parallelism
-                                          ///< sequence_parallel alone; its methods without kvr
+  /// Its methods without kvr. Of its parallelism sequence_parallel counts, of the plans that can
+  /// have it, as its micro-batches do.
+  roofline::Configuration configuration;
   roofline::DesignPoint point;
   std::uint64_t most_devices = 8;
   PlanGoal goal = PlanGoal::Ttft;

@@ -33,7 +33,7 @@ const Entry entries[]{{"flows", 0, 1e6, &NoiseSpec::flows},
                       {"rate", 1e-9, 1e12, &NoiseSpec::rate},
                       {"jitter", 0, 0.999, &NoiseSpec::jitter},
                       {"stragglers", 0, 1e6, &NoiseSpec::stragglers},
-                      {"slowdown", 0, 1e6, &NoiseSpec::slowdown},
+                      {"slowdown", 1, 1e6, &NoiseSpec::slowdown},
                       {"seed", 0, 9e15, &NoiseSpec::seed},
                       {"trials", 1, 1e7, &NoiseSpec::trials}};
 
@@ -105,7 +105,11 @@ std::string to_string(const NoiseSpec& s) {
   for (const Entry& entry : entries) {
     std::visit(
         [&](const auto member) {
-          if (s.*member == 0) return;
+          const bool is_given = s.*member != NoiseSpec{}.*member;
+          if (!is_given && entry.key != std::string_view("seed") &&
+              entry.key != std::string_view("trials")) {
+            return;
+          }
           text += fmt::format("{}{}={}", text.empty() ? "" : ",", entry.key, s.*member);
         },
         entry.member);

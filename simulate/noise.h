@@ -31,7 +31,7 @@ struct NoiseSpec {
 /// Error: unknown entries with the nearest, numbers out of range, flows without bytes, stragglers
 /// without a slowdown, none of flows, jitter and stragglers.
 NoiseSpec parse_noise(std::string_view text);
-/// As parse_noise takes it, without what is 0.
+/// As parse_noise takes it, always with the seed and the trials.
 std::string to_string(const NoiseSpec& spec);
 
 /// The trial's background flows, bandwidth and compute factors, in addition to those of `quiet`.

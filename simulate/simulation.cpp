@@ -38,7 +38,7 @@ std::size_t Programs::num_instructions() const {
 void check_instructions(std::size_t instructions) {
   if (instructions <= max_instructions) return;
   throw Error("simulation", fmt::format("{} computations and messages", instructions),
-              fmt::format("at most {}: fewer devices or layers", max_instructions));
+              fmt::format("at most {}: fewer devices, layers or tokens", max_instructions));
 }
 
 std::string_view name(SendOrder order) { return word_for(order, send_orders); }

@@ -112,7 +112,9 @@ void choose_plan(const PlanFlags& flags, const ParallelOptions& parallel,
                   {"batch", request.point.batch},
                   {"prompt_len", request.point.prompt_len},
                   {"output_len", request.point.output_len},
-                  {"max_devices", most_devices}};
+                  {"max_devices", most_devices},
+                  {"sequence_parallel", c.parallelism.sequence_parallel},
+                  {"micro_batches", c.micro_batches}};
   ranking.rows = rows_of(plans.fit, plan_json);
   for (const search::Plan& p : plans.rejected) {
     ordered_json row = plan_json(p);

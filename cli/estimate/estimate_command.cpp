@@ -220,8 +220,9 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
       engine, several, c.hardware.description, to_string(c.methods), p.batch, p.prompt_len,
       p.output_len, kernels_name(c.lowering.attention), roofline::name(c.mode),
       default_dtype_text(request, c.architecture));
-  if (!c.parallelism.is_one()) {
-    text += fmt::format("{} on {}\n", to_string(c.parallelism), c.interconnect->name());
+  if (c.interconnect != nullptr) {
+    const std::string plan = to_string(c.parallelism);
+    text += fmt::format("{} on {}\n", plan.empty() ? "ranks" : plan, c.interconnect->name());
   }
   Table table({"", "value", "", "", ""});
   const auto gain = [](double ratio) {

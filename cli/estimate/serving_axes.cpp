@@ -67,6 +67,13 @@ reports::ServingSweep ServingAxes::over(const reports::SweepGrid& grid) const {
         "--serving: cannot be combined with --batch, --prompt-len and --output-len; the "
         "workload has the lengths (--prompt-lens, --output-lens or --requests)");
   }
+  const std::vector<std::string>& norms = grid.spec().sequence_parallel;
+  if (std::find(norms.begin(), norms.end(), "on") != norms.end()) {
+    throw Error("--serving", "--sequence-parallel on", "norms of all tokens: steps have no others");
+  }
+  if (!grid.spec().micro_batches.empty()) {
+    throw Error("--serving", "--micro-batches", "none: a server's steps are its scheduler's");
+  }
   reports::ServingSweep sweep{grid, {}, {}, {}, {}, parse_objective(slo).slo};
   sweep.schedulers = schedulers.empty()
                          ? std::vector<std::string>{""}

@@ -114,7 +114,8 @@ Request parse_request(const SweepCommand& o, const Globals& globals) {
     throw Error("--plot-kind: " + std::string(unknown_name("kind", o.plot_kind, kinds).what()));
   }
   // All of this is found now and not after the sweep.
-  if (!o.dry_run) reports::check_any_possible(request.grid);
+  // Rows of training are possible where a request may not be.
+  if (!o.dry_run && !o.training.train) reports::check_any_possible(request.grid);
   if (o.plot.empty()) return request;
   if (o.serving.serving || o.training.train) return request;
   if (o.plot_kind != "parts" && request.grid.spec().prompt_len.size() < 2) {

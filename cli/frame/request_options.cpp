@@ -67,14 +67,17 @@ void RequestOptions::add_to(Command c) {
   add_spread_flags_to(c);
 }
 
-void RequestOptions::add_spread_flags_to(Command c) {
+void RequestOptions::add_spread_flags_to(Command c, bool overlaps) {
   const char* several = "Several devices";
   c.add("--sequence-parallel", sequence_parallel,
         "with --tp: norms and residuals of prompts work on a part of the tokens of each device")
       .group(several);
   c.add("--micro-batches N", micro_batches,
-        "parts that a batch is cut into; with --pp: default one for each stage; else the messages "
-        "of one overlap the work of the others (two-batch overlap) [1]")
+        std::string("parts that a batch is cut into, at most one for each sequence; with --pp: ") +
+            "default one for each stage" +
+            (overlaps ? "; else the messages of one overlap the work of the others (two-batch "
+                        "overlap) [1]"
+                      : ""))
       .group(several);
 }
 
@@ -96,9 +99,8 @@ void set_devices(const RequestOptions& o, const Catalog& catalog, roofline::Conf
   if (!o.stages.empty() && c.parallelism.pp == 1) {
     throw Error("--stages", "one stage", "--pp above 1");
   }
-  if (c.parallelism.devices() > 1 || (find_placement(c.methods) && !o.platform.empty())) {
-    c.interconnect = roofline::find_interconnect(catalog, o.platform, c.hardware, all_devices(c));
-  } else if (!o.platform.empty()) {
+  c.interconnect = roofline::interconnect_of(c, catalog, o.platform);
+  if (c.interconnect == nullptr && !o.platform.empty()) {
     throw Error("--platform", "one device",
                 "--tp, --pp, --ep or --dp above 1, or --method kvr:p=P");
   }

@@ -172,7 +172,7 @@ void add_ranks(ordered_json& j, const execute::SessionOptions& options,
   }
   if (options.share) j["partition_tokens"] = options.share->partition;
   if (options.place) {
-    j["devices"] = options.place->plan.devices();
+    j["devices"] = options.place->plan.devices() * (options.share ? options.share->ranks() : 1);
     j["parallelism"] = to_string(options.place->plan);
   }
   j["messages"] = messages;

@@ -88,12 +88,18 @@ std::unique_ptr<RunRanks> RunRanks::start(const std::vector<MethodSpec>& methods
   std::optional<Placement> placement = find_placement(methods);
   if (!plan.is_one()) execute::check_runs_spread(plan);
   if (!placement && plan.is_one()) return nullptr;
-  if (!launched_by_mpirun() && placement && placement->ranks * plan.devices() > 1) {
-    throw Error("method " + placement->method, "one process",
-                command_for(placement->ranks * plan.devices()));
-  }
-  return std::unique_ptr<RunRanks>(
+  std::unique_ptr<RunRanks> ranks(
       new RunRanks(std::move(placement), plan, search::searches_partition(methods), limit_s));
+  if (!ranks->mpi_ && ranks->shares() && ranks->processes() > 1) {
+    throw Error(ranks->in_words(), "one process", command_for(ranks->processes()));
+  }
+  return ranks;
+}
+
+std::string RunRanks::in_words() const {
+  std::string words = placement_ ? "method " + placement_->method : "";
+  if (spreads()) words += (words.empty() ? "" : " with ") + to_string(plan_);
+  return words;
 }
 
 RunRanks::RunRanks(std::optional<Placement> placement, const Parallelism& plan, bool searches,
@@ -111,9 +117,7 @@ RunRanks::RunRanks(std::optional<Placement> placement, const Parallelism& plan, 
 
 void RunRanks::check_ranks() const {
   if (messenger().ranks() == processes()) return;
-  std::string what = placement_ ? "method " + placement_->method : "";
-  if (spreads()) what += (what.empty() ? "" : " with ") + to_string(plan_);
-  throw Error(what, fmt::format("{} processes of mpirun", messenger().ranks()),
+  throw Error(in_words(), fmt::format("{} processes of mpirun", messenger().ranks()),
               command_for(processes()));
 }
 

@@ -55,6 +55,8 @@ class RunRanks {
   RunRanks(std::optional<Placement> placement, const Parallelism& plan, bool searches,
            double limit_s);
   void check_ranks() const;
+  /// "method kvr:p=2 with tp 3"
+  std::string in_words() const;
   std::size_t processes() const { return (placement_ ? placement_->ranks : 1) * plan_.devices(); }
   const execute::Messenger& messenger() const { return mpi_ ? *mpi_ : *local_; }
   /// Called in a handler of the exception: reports it and ends all ranks.

@@ -53,8 +53,7 @@ struct SimulateOptions {
   std::string trace;
   std::string plot;
   bool operators = false;
-  std::string of_chain;   ///< the first given flag of a chain
-  std::string of_spread;  ///< the first given flag of other devices
+  std::string of_chain;  ///< the first given flag of a chain
   bool json = false;
 };
 
@@ -90,10 +89,6 @@ const std::vector<std::string> model_flags{"--model",
                                            "--micro-batches",
                                            "--output-len"};
 /// Flags of a chain of ranks.
-/// Flags of devices that are no chain.
-constexpr std::array spread_flags{
-    "--tp",        "--pp", "--ep", "--dp", "--sequence-parallel", "--stages", "--micro-batches",
-    "--output-len"};
 constexpr std::array chain_flags{"--devices",    "--partition",     "--topology",
                                  "--link",       "--link-gb-per-s", "--link-latency-s",
                                  "--send-order", "--all-gather",    "--operators"};
@@ -162,14 +157,30 @@ SimulatedRun explicit_run(const SimulateOptions& o) {
   return run;
 }
 
+/// The first flag that asks for devices that are no chain; empty: none.
+std::string flag_of_spread(const RequestOptions& o) {
+  const Parallelism p = o.devices.parallelism();
+  for (const auto& [flag, given] : {std::pair{"--tp", p.tp > 1},
+                                    {"--pp", p.pp > 1},
+                                    {"--ep", p.ep > 1},
+                                    {"--dp", p.dp > 1},
+                                    {"--sequence-parallel", o.sequence_parallel},
+                                    {"--stages", !o.stages.empty()},
+                                    {"--micro-batches", !o.micro_batches.empty()},
+                                    {"--output-len", o.output_len != "1"}}) {
+    if (given) return flag;
+  }
+  return {};
+}
+
 SimulatedRun model_run(const SimulateOptions& o, const std::optional<simulate::NoiseSpec>& noise,
                        const Globals& globals) {
   for (const auto& [flag, value] :
        {std::pair{"--model", &o.request.model}, std::pair{"--schedule", &o.schedule}}) {
     if (value->empty()) throw Error(std::string(flag) + " is required, or --scenario FILE");
   }
-  if (!o.of_spread.empty()) {
-    throw Error("--schedule " + o.schedule, o.of_spread,
+  if (const std::string flag = flag_of_spread(o.request); !flag.empty()) {
+    throw Error("--schedule " + o.schedule, flag,
                 "one of the two, or --method " + o.schedule + ":p=P in place of --schedule");
   }
   SimulatedModel model;
@@ -189,7 +200,7 @@ SimulatedRun model_run(const SimulateOptions& o, const std::optional<simulate::N
   if (!o.all_gather.empty() && o.operators) {
     throw Error("--all-gather: cannot be combined with --operators, which always uses the ring");
   }
-  const roofline::Rates rates = roofline::make_rates(c.hardware, c.lowering, c.mode);
+  const roofline::Rates rates = roofline::in_pass(roofline::rates_of(c), false);
   if (c.engine.has_own_steps()) {
     throw Error("--schedule " + o.schedule, "the engine " + c.engine.name, "ideal or pytorch");
   }
@@ -226,7 +237,8 @@ void run_prefill(const SimulateOptions& o, const Globals& globals) {
   std::optional<simulate::NoiseSpec> spec;
   if (!o.noise.empty()) spec = parse_flag("--noise", o.noise, simulate::parse_noise);
   if (!o.plot.empty()) reports::plot_files(o.plot);  // refuses a wrong name before anything runs
-  const bool spread = !o.of_spread.empty() || find_placement(parse_methods(o.request.method));
+  const bool spread =
+      !flag_of_spread(o.request).empty() || find_placement(parse_methods(o.request.method));
   if (o.scenario.empty() && o.schedule.empty() && spread) {
     if (!o.of_chain.empty()) throw Error(o.of_chain, "no --schedule", "--schedule kvr or tsp");
     RequestOptions request = o.request;
@@ -290,7 +302,7 @@ void add_prefill(Command command, const Globals& globals) {
   c.add("--devices", o->devices);
   request.devices.add_to(c);
   c.add("--stages", request.stages);
-  request.add_spread_flags_to(c);
+  request.add_spread_flags_to(c, false);
   c.add("--batch", request.batch);
   c.add("--engine", request.engine);
   c.add("--partition HOW", o->partition.how,
@@ -335,14 +347,9 @@ void add_prefill(Command command, const Globals& globals) {
   c.add("--plot", o->plot, "draw the timeline: computing, waiting and sending");
   c.exclude("--scenario", model_flags, "the scenario file describes the whole run");
   c.callback([o, c, &globals] {
-    const auto first_given = [&c](const auto& flags) -> std::string {
-      for (const char* flag : flags) {
-        if (c.flag(flag).is_given()) return flag;
-      }
-      return {};
-    };
-    o->of_chain = first_given(chain_flags);
-    o->of_spread = first_given(spread_flags);
+    for (const char* flag : chain_flags) {
+      if (o->of_chain.empty() && c.flag(flag).is_given()) o->of_chain = flag;
+    }
     if (o->scenario.empty() && !o->request.model.empty()) o->request.use_this_machine(globals);
     run_prefill(*o, globals);
   });

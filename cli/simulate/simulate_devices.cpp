@@ -26,7 +26,7 @@ void simulate_devices(const RequestOptions& request, const DeviceRunOutput& outp
     throw Error("simulate prefill", "one device",
                 "--tp, --pp, --ep or --dp above 1, --method kvr:p=P, or --schedule");
   }
-  if (c.interconnect == nullptr) {
+  if (c.interconnect == nullptr) {  // a chain without a platform of its own
     c.interconnect = roofline::find_interconnect(globals.catalog(), {}, c.hardware, devices);
   }
   const search::PlacedEstimator estimator(c);
@@ -52,7 +52,9 @@ void simulate_devices(const RequestOptions& request, const DeviceRunOutput& outp
   if (point.output_len > 1) {
     tpot_s = (r.makespan_s - ttft_s) / static_cast<double>(point.output_len - 1);
   }
-  const std::string plan = to_string(c.parallelism);
+  std::string plan = to_string(c.parallelism);
+  if (!request.stages.empty()) plan += ", stages of " + request.stages;
+  if (c.micro_batches > 0) plan += fmt::format(", {} micro-batches", c.micro_batches);
   const std::string methods = to_string(c.methods);
   const std::string title = fmt::format("{} on {} x {}{}{}, prompt {}", c.architecture.name,
                                         devices, c.hardware.name, plan.empty() ? "" : ", " + plan,
@@ -85,6 +87,9 @@ void simulate_devices(const RequestOptions& request, const DeviceRunOutput& outp
                  {"ep", c.parallelism.ep},
                  {"dp", c.parallelism.dp},
                  {"devices", devices},
+                 {"sequence_parallel", c.parallelism.sequence_parallel},
+                 {"stages", c.stage_layers},
+                 {"micro_batches", c.micro_batches},
                  {"batch", point.batch},
                  {"prompt_len", point.prompt_len},
                  {"output_len", point.output_len},

@@ -229,6 +229,10 @@ Parallelism parse_parallelism(const std::map<std::string, std::string>& words) {
   return p;
 }
 
+bool takes_sequence_parallel(const Architecture& a) {
+  return !a.decoder.altup && a.decoder.position != Position::Learned;
+}
+
 void check_parallelism(const Architecture& a, const Parallelism& p) {
   const auto flags = {std::pair{"--tp", p.tp}, {"--pp", p.pp}, {"--ep", p.ep}, {"--dp", p.dp}};
   for (const auto& [flag, n] : flags) {
@@ -268,7 +272,7 @@ void check_parallelism(const Architecture& a, const Parallelism& p) {
     throw Error(fmt::format("--pp {}", p.pp),
                 a.name + ", whose layers hand on the tokens they chose", "--pp 1");
   }
-  if (p.sequence_parallel && (a.decoder.altup || a.decoder.position == Position::Learned)) {
+  if (p.sequence_parallel && !takes_sequence_parallel(a)) {
     throw Error("sequence-parallel norms",
                 a.name + (a.decoder.altup ? ", which mixes streams between its layers"
                                           : ", which adds a table of positions"),

@@ -45,6 +45,9 @@ Parallelism parse_parallelism(const std::map<std::string, std::string>& words);
 /// not divide: heads, MLPs and experts must, and tp divides or is a multiple of key-value heads.
 void check_parallelism(const Architecture& a, const Parallelism& p);
 
+/// Whether norms and residuals of the model may work on a part of the tokens.
+bool takes_sequence_parallel(const Architecture& a);
+
 /// The layers of each stage: as many in each, the first ones a layer more. Or by `sizes`, one for
 /// each stage. Throws Error when they are not the model's.
 std::vector<std::size_t> stage_ends(const Architecture& a, std::uint64_t pp,

@@ -61,7 +61,7 @@ std::string one_spelling(const Catalog& catalog, std::size_t axis, const std::st
       if (word == "on" || word == "off") return word;
       throw unknown_name("value", word, {"off", "on"});
     case micro_batches_axis: return std::to_string(parse_token_count(word, "a number"));
-    case platform_axis: return word;
+    case platform_axis: catalog.find("platforms", "platform", word); return word;
     default: return std::string(name(parse_dtype(word)));
   }
 }
@@ -304,10 +304,7 @@ roofline::Configuration SweepGrid::configuration(std::uint64_t index) const {
   c.mode = roofline::parse_mode(word(d, mode_axis));
   c.parallelism = parallelism(d);
   c.micro_batches = micro_batches(index).value_or(0);
-  if (c.parallelism.devices() > 1) {
-    c.interconnect =
-        roofline::find_interconnect(catalog_, word(d, platform_axis), c.hardware, all_devices(c));
-  }
+  c.interconnect = roofline::interconnect_of(c, catalog_, word(d, platform_axis));
   return c;
 }
 

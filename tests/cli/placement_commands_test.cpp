@@ -1,7 +1,9 @@
 // `estimate` and `sweep` with the methods kvr and tsp.
 #include <string>
 
+#include "model/io/files/csv_table.h"
 #include "tests/cli/program.h"
+#include "tests/test_folder.h"
 
 namespace kvcast::cli {
 namespace {
@@ -36,6 +38,17 @@ TEST_CASE("estimate: says how many devices there are in all") {
   CHECK(says("--method kvr:p=4", "4 x "));
   CHECK(says("--method kvr:p=2 --tp 2", "4 x "));
   CHECK(says("--tp 2 --dp 2", "4 x "));
+}
+
+TEST_CASE("sweep: ranks of a chain are on the named platform, as in estimate") {
+  const std::string of = "--quiet --model llama-3.1-8b --hardware h100-sxm --prompt-len 32k ";
+  const std::string kvr = of + "--method kvr:p=16 --platform ";
+  const json one = run_json("estimate --json " + kvr + "hgx-h100-2");
+  const TestFolder folder;
+  run_well("sweep " + kvr + "hgx-h100-2,hgx-h100 --csv '" + folder.file("rows.csv") + "'");
+  const CsvTable table = CsvTable::read(folder.file("rows.csv"));
+  CHECK(table[0].number("ttft_s") == one["ttft_s"].get<double>());
+  CHECK(contains(table[1].text("error"), "got hgx-h100 of 8 devices"));
 }
 
 TEST_CASE("estimate: messages within the ranks of a chain are a part of TTFT") {

@@ -98,8 +98,14 @@ TEST_CASE("simulate prefill: a spread model's steps, methods and stragglers") {
   const json ranks = run_json(on_h100 + "--tp 2 --method kvr:p=4");
   CHECK(ranks["devices"] == 8);
   CHECK(ranks["partition_tokens"] == json{256, 256, 256, 256});
+  CHECK(run_json(on_h100 + "--tp 2 --method kvr:p=1")["ttft_s"] ==
+        run_json(on_h100 + "--tp 2")["ttft_s"]);
+  CHECK(run_json(on_h100 + "--method kvr:p=2")["platform"] == "hgx-h100");
   const json norms = run_json(on_h100 + "--tp 2 --sequence-parallel");
-  CHECK(norms["ttft_s"] < run_json(on_h100 + "--tp 2")["ttft_s"]);
+  CHECK(norms["closed_form_s"] ==
+        run_json("estimate --json --model llama-3.1-8b --hardware "
+                 "h100-sxm --prompt-len 1k --tp 2 --sequence-parallel")["ttft_s"]);
+  CHECK(norms["ttft_s"] != run_json(on_h100 + "--tp 2")["ttft_s"]);
   const json slow = run_json(on_h100 + "--tp 2 --noise stragglers=2,slowdown=2,trials=3");
   CHECK(slow["noise"]["ttft_deviation_s"] < 1e-9);  // both, in each trial
   CHECK(slow["noise"]["ttft_mean_s"] > 1.5 * slow["ttft_s"].get<double>());

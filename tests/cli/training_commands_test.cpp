@@ -93,18 +93,19 @@ TEST_CASE("sweep --train: a row for each point, the same numbers as estimate") {
   const std::string csv = folder.file("train.csv");
   run_well(
       "sweep --train -m gpt2 --hardware a100-80gb,h100-sxm --dtype bf16 --batch 4,8 --seq-len "
-      "256..1k:x2 --recompute none,full --csv '" +
+      "256..1k:x2 --recompute none,full --micro-batches 1..4:x2 --csv '" +
       csv + "'");
   const CsvTable table = CsvTable::read(csv);
-  CHECK(table.size() == 2 * 2 * 3 * 2);
+  CHECK(table.size() == 2 * 2 * 3 * 2 * 3);
   for (const CsvRow& row : table.rows()) {
     if (row.text("hardware") != "h100-sxm" || row.text("batch") != "8" ||
-        row.text("seq_len") != "512" || row.text("recompute") != "full") {
+        row.text("seq_len") != "512" || row.text("recompute") != "full" ||
+        row.text("micro_batches") != "2") {
       continue;
     }
     const json j = run_json(
         "estimate --train -m gpt2 --hardware h100-sxm --dtype bf16 --batch 8 "
-        "--seq-len 512 --recompute full --json");
+        "--seq-len 512 --recompute full --micro-batches 2 --json");
     CHECK(row.number("step_s") == near(j["step_s"].get<double>()));
     CHECK(row.number("peak_memory_bytes") == near(j["peak_memory_bytes"].get<double>()));
   }

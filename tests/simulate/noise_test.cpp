@@ -126,6 +126,8 @@ TEST_CASE("simulate: wrong noise is refused") {
         "noise option 'flows': got '1.5', expected a whole number from 0 to 1e+06");
   CHECK(failure("") != "(no Error was thrown)");
   CHECK(to_string(parse_noise("trials=7,jitter=0.25")) == "jitter=0.25,seed=1,trials=7");
+  CHECK(to_string(parse_noise("stragglers=2,slowdown=1.5,seed=0")) ==
+        "stragglers=2,slowdown=1.5,seed=0,trials=100");
 }
 
 }  // namespace
