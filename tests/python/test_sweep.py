@@ -10,8 +10,8 @@ import pytest
 import kvcast
 
 WORDS = {"model", "hardware", "engine", "method", "attention", "elementwise", "weight_dtype",
-         "activation_dtype", "cache_dtype", "mode", "platform", "set", "bound", "ttft_bound",
-         "tpot_bound", "error", "scheduler", "recompute"}
+         "activation_dtype", "cache_dtype", "mode", "sequence_parallel", "platform", "set", "bound",
+         "ttft_bound", "tpot_bound", "error", "scheduler", "recompute"}
 
 
 def same_as_csv(table, text):
