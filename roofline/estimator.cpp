@@ -45,6 +45,7 @@ class PromptFlow {
       busy_s_ += stage_s[kinds_[i]];
     }
   }
+  std::size_t steps() const { return kinds_.size(); }
   double seconds() const { return arrived_s_.back(); }
   double busy_s() const { return busy_s_; }
 
@@ -326,8 +327,8 @@ void Estimator::pipelined(const Stages& stages, std::span<const DesignPoint> poi
       steps[i].way_s += part.tpot_s + step_hop_s;
       steps[i].slowest_s = std::max(steps[i].slowest_s, all_steps_s);
       steps[i].busy_s += all_steps_s;
-      const double reads =  // of which the first one's messages are waited for
-          in_steps ? static_cast<double>(stage.forecaster.num_prefill_steps(points[i])) : 1;
+      // Of an engine's steps the first one's messages are waited for.
+      const double reads = in_steps ? static_cast<double>(prompts[i].steps()) : 1;
       Estimate& sum = rows[i];
       sum.communication_s += (in_steps ? all : part).communication_s / reads + hops_s[0];
       sum.tpot_communication_s += part.tpot_communication_s + step_hop_s;

@@ -267,13 +267,6 @@ std::array<Forecaster::PrefillSteps, 2> Forecaster::prefill_steps(const DesignPo
            {{1, std::max<std::uint64_t>(rest, 1), 1}, length, length, 1, rest > 0 ? p.batch : 0}}};
 }
 
-std::uint64_t Forecaster::num_prefill_steps(const DesignPoint& point) const {
-  if (!chunk_) return 1;
-  std::uint64_t steps = 0;
-  for (const PrefillSteps& p : prefill_steps(point)) steps += p.chunks * p.times;
-  return steps;
-}
-
 std::vector<Forecaster::PromptStep> Forecaster::prompt_steps(const DesignPoint& point) const {
   std::vector<PromptStep> steps;
   if (!chunk_) return steps;

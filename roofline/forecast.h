@@ -73,16 +73,14 @@ class Forecaster {
   /// `rows` has as many entries as `points`, whose sizes are at least 1. Does not check for
   /// overflow: counts are doubles here.
   void sweep(std::span<const DesignPoint> points, std::span<Forecast> rows) const;
-  /// Steps in which the prompts are read: one, or those of an engine with a limit of tokens.
-  std::uint64_t num_prefill_steps(const DesignPoint& point) const;
-  /// Each of them: sequences, tokens of each, and their caches' length after it. One after the
-  /// other; an engine without a limit has none.
   struct PromptStep {
-    std::uint64_t batch;
-    std::uint64_t tokens;
-    std::uint64_t kv_len;
-    std::size_t kind;  ///< in Forecast::prompt_step_s
+    std::uint64_t batch;   ///< sequences in it
+    std::uint64_t tokens;  ///< of each
+    std::uint64_t kv_len;  ///< of their caches after it
+    std::size_t kind;      ///< in Forecast::prompt_step_s
   };
+  /// The steps in which an engine with a limit of tokens reads the prompts, in their order; other
+  /// engines have none.
   std::vector<PromptStep> prompt_steps(const DesignPoint& point) const;
   /// Every operator group of the helper passes, of prefill, and of the middle decode step.
   std::vector<BreakdownRow> breakdown(const DesignPoint& point) const;

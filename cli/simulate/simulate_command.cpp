@@ -61,33 +61,14 @@ struct SimulateOptions {
 constexpr std::uint64_t most_repeated_messages = 1'000'000;
 
 /// Flags that a scenario file replaces or that have no effect on it.
-const std::vector<std::string> model_flags{"--model",
-                                           "--hardware",
-                                           "--method",
-                                           "--schedule",
-                                           "--devices",
-                                           "--partition",
-                                           "--prompt-len",
-                                           "--attention",
-                                           "--dtype",
-                                           "--mode",
-                                           "--set",
-                                           "--topology",
-                                           "--link",
-                                           "--link-gb-per-s",
-                                           "--link-latency-s",
-                                           "--platform",
-                                           "--operators",
-                                           "--batch",
-                                           "--engine",
-                                           "--tp",
-                                           "--pp",
-                                           "--ep",
-                                           "--dp",
-                                           "--sequence-parallel",
-                                           "--stages",
-                                           "--micro-batches",
-                                           "--output-len"};
+const std::vector<std::string> model_flags{
+    "--model",     "--hardware",   "--method",    "--schedule",      "--devices",
+    "--partition", "--prompt-len", "--attention", "--dtype",         "--mode",
+    "--set",       "--topology",   "--link",      "--link-gb-per-s", "--link-latency-s",
+    "--platform",  "--operators",  "--batch",     "--engine"};
+const std::vector<std::string> spread_flags{
+    "--tp",        "--pp", "--ep", "--dp", "--sequence-parallel", "--stages", "--micro-batches",
+    "--output-len"};
 /// Flags of a chain of ranks.
 constexpr std::array chain_flags{"--devices",    "--partition",     "--topology",
                                  "--link",       "--link-gb-per-s", "--link-latency-s",
@@ -345,7 +326,9 @@ void add_prefill(Command command, const Globals& globals) {
   c.add("--json", o->json);
   c.add("--trace FILE.json", o->trace, "write a Chrome trace, for ui.perfetto.dev").writes();
   c.add("--plot", o->plot, "draw the timeline: computing, waiting and sending");
-  c.exclude("--scenario", model_flags, "the scenario file describes the whole run");
+  for (const auto& flags : {model_flags, spread_flags}) {
+    c.exclude("--scenario", flags, "the scenario file describes the whole run");
+  }
   c.callback([o, c, &globals] {
     for (const char* flag : chain_flags) {
       if (o->of_chain.empty() && c.flag(flag).is_given()) o->of_chain = flag;
