@@ -16,16 +16,25 @@ import pathlib
 import sys
 import tempfile
 
+import cases
+import cases_states
+import cases_today
 import make_kvp
+import openelm
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
-CASES = """apertus cohere_qk_norm deepseek_v3 deepseek_v32 exaone4 falcon_7b falcon_h1 gemma2
-gemma3n_text_full glm4_moe glm_moe_dsa gpt2 gpt_neox gpt_oss granite granitemoe granitemoehybrid
-jamba lfm2 lfm2_moe llama_biases llama_gqa_llama3_rope minicpm3 mixtral nemotron nemotron_h olmo2
-olmoe opt phi phi3_longrope phimoe qwen3 qwen3_5_text qwen3_moe qwen3_next stablelm""".split()
+CASES = """afmoe apertus arcee cohere2 cohere_qk_norm deepseek_v2 deepseek_v3 deepseek_v32 dots1
+ernie4_5 ernie4_5_moe exaone4 falcon_7b falcon_h1 gemma gemma2 gemma3_text gemma3n_text_full glm
+glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt2 gpt_neox gpt_oss granite granite_swa granitemoe
+granitemoehybrid hunyuan_v1_dense hunyuan_v1_moe jamba lfm2 lfm2_moe llama4_text llama_biases
+llama_gqa_llama3_rope minicpm3 minimax_m2 ministral3 ministral_layer_types mistral mistral4
+mixtral nemotron nemotron_h olmo olmo2 olmo3 olmoe openelm opt phi phi3_longrope phimoe qwen2
+qwen2_moe qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next seed_oss smollm3 stablelm
+starcoder2""".split()
+KNOWN = {**cases.all_cases(), **cases_today.all_cases(), **cases_states.all_cases()}
 STEPPED = ["gpt2", "llama_gqa_llama3_rope"]
 Z = 1e-3
 CONSISTENCY = 0.5
@@ -91,12 +100,18 @@ def stored_gradients(folder, model):
 def write(name):
     folder = HERE / name
     prompts = torch.tensor(json.loads((folder / "expected.json").read_text())["prompt"])
-    load = lambda: transformers.AutoModelForCausalLM.from_pretrained(
-        folder,
-        dtype=torch.float64,
-        attn_implementation="eager",
-        experts_implementation="eager",
-    )
+    def load():
+        if KNOWN[name].family is openelm:
+            config = json.loads((folder / "config.json").read_text())
+            return openelm.load(config, folder / "model.safetensors").double()
+        model = KNOWN[name].family.from_pretrained(
+            folder,
+            dtype=torch.float64,
+            attn_implementation="eager",
+            experts_implementation="eager",
+        )
+        return model.double()  # routers too, which some models keep in fp32
+
     model = load()
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding):
