@@ -23,7 +23,8 @@ constexpr std::uint64_t no_prompt = std::uint64_t{1} << 40;
 
 /// What a rank does of one layer.
 struct LayerSegments {
-  std::vector<roofline::OpGroup> before;  ///< up to its last message
+  std::vector<roofline::OpGroup> before;   ///< up to its first message
+  std::vector<roofline::OpGroup> between;  ///< up to its last one
   std::vector<roofline::OpGroup> after;
   std::vector<const TensorInfo*> sent;    ///< rows of keys and values
   std::vector<const TensorInfo*> states;  ///< a state, and rows that a convolution sees
@@ -47,10 +48,10 @@ struct Segments {
 Segments segments_of(const Graph& graph, const Lowering& lowering) {
   const roofline::FoldedGraph folded = roofline::fold_nodes(graph, lowering);
   Segments segments;
-  std::map<int, std::size_t> exchange;  // the layer's last message
+  std::map<int, std::pair<std::size_t, std::size_t>> exchange;  // a layer's first and last message
   for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
     const kvcast::Node& node = graph.nodes()[i];
-    if (is_message(node.op)) exchange[node.layer] = i;
+    if (is_message(node.op)) exchange.try_emplace(node.layer, i, i).first->second.second = i;
     segments.layers.resize(
         std::max(segments.layers.size(), static_cast<std::size_t>(node.layer + 1)));
   }
@@ -60,7 +61,8 @@ Segments segments_of(const Graph& graph, const Lowering& lowering) {
     if (node.phase == head_phase) return segments.head;
     LayerSegments& layer = segments.layers[static_cast<std::size_t>(node.layer)];
     const auto found = exchange.find(node.layer);
-    return found != exchange.end() && i < found->second ? layer.before : layer.after;
+    if (found == exchange.end() || i > found->second.second) return layer.after;
+    return i < found->second.first ? layer.before : layer.between;
   };
   for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
     const kvcast::Node& node = graph.nodes()[i];
@@ -173,28 +175,27 @@ LayerTimes::LayerTimes(const ChainPasses& passes, const Lowering& lowering,
   std::vector<std::vector<roofline::OpGroup>> parts{segments.embedding, last.head};
 
   using Costs = std::map<roofline::OpCost, std::uint64_t>;
-  using Layer = std::tuple<Costs, Costs, std::uint64_t, SeenTokens>;
-  std::map<Layer, std::size_t> known;
+  std::map<std::tuple<Costs, Costs, Costs, std::uint64_t>, std::size_t> known;
+  std::vector<Layer> layers;
   const SymbolValues one_token = symbols_.resolve({1, 1, 1});
   for (const LayerSegments& layer : segments.layers) {
     std::uint64_t bytes = 0;
     for (const TensorInfo* sent : layer.sent) bytes += sent->bytes().at(one_token);
     const SeenTokens seen = seen_tokens(layer, symbols_);
-    const auto [kind, is_new] = known.emplace(
-        Layer{roofline::merge(layer.before), roofline::merge(layer.after), bytes, seen},
-        layers_.size());
+    const auto [known_layer, is_new] =
+        known.emplace(std::tuple(roofline::merge(layer.before), roofline::merge(layer.between),
+                                 roofline::merge(layer.after), bytes),
+                      parts.size());
     if (is_new) {
       parts.push_back(layer.before);
+      parts.push_back(layer.between);
       parts.push_back(layer.after);
       parts.push_back(scores_in_memory_ ? joins(layer, lowering)
                                         : std::vector<roofline::OpGroup>());
-      bytes_per_token_.push_back(bytes);
-      seen_.push_back(seen);
-      layers_.push_back(0);
     }
-    layers_[kind->second] += 1;
-    kind_of_layer_.push_back(kind->second);
+    layers.push_back({known_layer->second, bytes, seen});
   }
+  set_kinds(layers);
   step_ = std::make_shared<roofline::StepCost>(parts, rates);
   // No node is left out. What two parts of a layer read is converted for each of them.
   const auto nodes = [](const std::vector<roofline::OpGroup>& groups) {
@@ -205,15 +206,79 @@ LayerTimes::LayerTimes(const ChainPasses& passes, const Lowering& lowering,
   };
   std::uint64_t all = nodes(segments.embedding) + nodes(last.head);
   for (const LayerSegments& layer : segments.layers)
-    all += nodes(layer.before) + nodes(layer.after);
+    all += nodes(layer.before) + nodes(layer.between) + nodes(layer.after);
   KVCAST_ASSERT(all == nodes(roofline::fold(passes.last, lowering)));
   KVCAST_ASSERT(symbols_.size() <= most_symbols && parts.size() <= most_parts);
+  KVCAST_ASSERT(stretches_.size() <= most_parts);
+}
+
+void LayerTimes::set_kinds(const std::vector<Layer>& layers) {
+  // The stretch that each layer's two parts begin.
+  std::vector<std::size_t> begun_before(layers.size(), no_stretch);
+  std::vector<std::size_t> begun_after(layers.size(), no_stretch);
+  Stretch stretch;
+  const auto add = [&](std::size_t part) {
+    const auto same = std::find_if(stretch.parts.begin(), stretch.parts.end(),
+                                   [&](const auto& known) { return known.first == part; });
+    if (same == stretch.parts.end()) {
+      stretch.parts.emplace_back(part, 1);
+    } else {
+      same->second += 1;
+    }
+  };
+  std::size_t first_stretch = no_stretch;
+  std::size_t* begun = &first_stretch;
+  const auto end_stretch = [&](bool at_exchange) {
+    stretch.ends_at_exchange = at_exchange;
+    const auto same = std::find(stretches_.begin(), stretches_.end(), stretch);
+    *begun = static_cast<std::size_t>(same - stretches_.begin());
+    if (same == stretches_.end()) stretches_.push_back(std::move(stretch));
+    stretch = {};
+  };
+  const auto cut = [&](std::size_t& next, bool at_exchange) {
+    end_stretch(at_exchange);
+    begun = &next;
+  };
+  add(embedding);
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    const Layer& layer = layers[l];
+    const bool has_state = layer.seen.has_state();  // for which it waits before it begins
+    if (has_state) cut(begun_before[l], false);
+    add(layer.first_part + before);
+    if (layer.exchanges() && !has_state) cut(begun_before[l], true);
+    add(layer.first_part + between);
+    if (layer.exchanges()) {
+      cut(begun_after[l], has_state);
+      stretch.begins_after_exchange = true;
+    }
+    add(layer.first_part + after);
+    add(layer.first_part + join);
+  }
+  add(head);
+  end_stretch(false);
+  KVCAST_ASSERT(first_stretch == 0);
+
+  std::map<std::tuple<Layer, std::size_t, std::size_t>, std::size_t> known;
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    const auto [kind, is_new] =
+        known.try_emplace({layers[l], begun_before[l], begun_after[l]}, layers_.size());
+    if (is_new) {
+      first_part_.push_back(layers[l].first_part);
+      begun_before_.push_back(begun_before[l]);
+      begun_after_.push_back(begun_after[l]);
+      bytes_per_token_.push_back(layers[l].bytes_per_token);
+      seen_.push_back(layers[l].seen);
+      layers_.push_back(0);
+    }
+    layers_[kind->second] += 1;
+    kind_of_layer_.push_back(kind->second);
+  }
 }
 
 double LayerTimes::num_operators() const {
   double sum = operators(embedding) + operators(head);  // those of a whole prompt join nothing
   for (std::size_t k = 0; k < layers_.size(); ++k) {
-    sum += layers_[k] * (operators(before(k)) + operators(after(k)));
+    for (const LayerPart part : {before, between, after}) sum += layers_[k] * operators(k, part);
   }
   return sum;
 }
@@ -258,46 +323,53 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
   out.kinds.resize(layers_.size());
   for (std::size_t k = 0; k < layers_.size(); ++k) {
     LayerTime& time = out.kinds[k];
-    time = {seconds[before(k)], seconds[after(k)] + (has_joins ? seconds[join(k)] : 0)};
+    time = {seconds[part_of(k, before)] + seconds[part_of(k, between)],
+            seconds[part_of(k, after)] + (has_joins ? seconds[part_of(k, join)] : 0)};
     time.before_exchange_s /= pace.lockstep;
     time.after_exchange_s /= pace.lockstep;
   }
   const double host = host_operator_s_;
   if (host == 0 && pace.messages_s == 0 && pace.exchange_s == 0) return;
 
-  // The seconds of each part, its operators, how many layers have it, and the host's seconds for it
-  // between exchanges.
+  if (pace.exchanges) return pace_stretches(seconds, has_head, has_joins, pace, out);
+
+  // The device idles, in each part its share of the host's time.
   const auto for_each_part = [&](const auto& visit) {
-    const auto visit_once = [&](double& s, double operators) {
-      visit(s, operators, 1.0, host * operators);
-    };
-    visit_once(out.embedding_s, operators(embedding));
-    if (has_head) visit_once(out.head_s, operators(head));
+    visit(out.embedding_s, operators(embedding), 1.0);
+    if (has_head) visit(out.head_s, operators(head), 1.0);
     for (std::size_t k = 0; k < layers_.size(); ++k) {
-      const bool exchanges = bytes_per_token_[k] > 0 || seen_[k].besides_keys();
-      const double half = exchanges ? pace.exchange_s / 2 : 0;
-      const double messages = exchanges ? pace.messages_s : 0;
-      const double n0 = operators(before(k));
-      const double n1 = operators(after(k)) + (has_joins ? operators(join(k)) : 0);
-      visit(out.kinds[k].before_exchange_s, n0, layers_[k], host * n0 + half);
-      visit(out.kinds[k].after_exchange_s, n1, layers_[k], host * n1 + half + messages);
+      const double n = operators(k, before) + operators(k, between);
+      visit(out.kinds[k].before_exchange_s, n, layers_[k]);
+      visit(out.kinds[k].after_exchange_s, operators(k, after), layers_[k]);
     }
   };
-  if (pace.exchanges) {
-    for_each_part(
-        [](double& s, double, double, double host_s) { s = roofline::paced_seconds(s, host_s); });
-    return;
-  }
   double all_operators = 0;
-  for_each_part([&](double&, double operators, double layers, double) {
-    all_operators += layers * operators;
-  });
+  for_each_part([&](double&, double n, double layers) { all_operators += layers * n; });
   const double device_s = total_s(out);
   const double idle_s = roofline::paced_seconds(device_s, host * all_operators) - device_s;
-  // The device idles, in each part its share of the host's time.
-  for_each_part([&](double& s, double operators, double, double) {
-    s += idle_s * operators / all_operators;
-  });
+  for_each_part([&](double& s, double n, double) { s += idle_s * n / all_operators; });
+}
+
+void LayerTimes::pace_stretches(std::span<const double> seconds, bool has_head, bool has_joins,
+                                const ExchangePace& pace, RankTimes& times) const {
+  std::array<double, most_parts> idle;
+  for (std::size_t i = 0; i < stretches_.size(); ++i) {
+    const Stretch& stretch = stretches_[i];
+    double device_s = 0;
+    double host_s = stretch.begins_after_exchange ? pace.exchange_s / 2 + pace.messages_s : 0;
+    if (stretch.ends_at_exchange) host_s += pace.exchange_s / 2;
+    for (const auto& [part, count] : stretch.parts) {
+      if ((part == head && !has_head) || (is_join(part) && !has_joins)) continue;
+      device_s += count * seconds[part] / (part < layer_parts ? 1 : pace.lockstep);
+      host_s += count * host_operator_s_ * operators(part);
+    }
+    idle[i] = roofline::paced_seconds(device_s, host_s) - device_s;
+  }
+  times.embedding_s += idle[0];
+  for (std::size_t k = 0; k < layers_.size(); ++k) {
+    if (begun_before_[k] != no_stretch) times.kinds[k].before_exchange_s += idle[begun_before_[k]];
+    if (begun_after_[k] != no_stretch) times.kinds[k].after_exchange_s += idle[begun_after_[k]];
+  }
 }
 
 double LayerTimes::total_s(const RankTimes& times) const {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/record/rank_recording.h"
@@ -31,12 +32,12 @@ struct ExchangeCost {
 /// one (Rates::host_operator_latency).
 struct ExchangePace {
   /// Without an exchange the host issues the whole pass ahead of the device, and the slower of the
-  /// two sets its time. With one it waits for the device and starts each of a layer's two parts
-  /// with nothing issued ahead, so the slower of the two sets the time of each part.
+  /// two sets its time. With one it waits for the device at each exchange, so the slower of the two
+  /// sets the time from one exchange to the next.
   bool exchanges = false;
   double messages_s = 0;  ///< host seconds that a layer's messages take, beside the operators
-  /// Host seconds of a layer's exchange however many messages it has, half in each of the two
-  /// parts: to hand over the own keys and values, and to take in the others'.
+  /// Host seconds of a layer's exchange however many messages it has, half before and half after
+  /// them: to hand over the own keys and values, and to take in the others'.
   double exchange_s = 0;
   double lockstep = 1;  ///< see ExchangeCost; 1 where no rank waits for a later one
 };
@@ -90,13 +91,41 @@ class LayerTimes {
   }
 
  private:
-  /// Parts of `step_`; those of kind k follow at `layer_parts + 2 k`, before and after the
-  /// exchange.
+  /// Parts of `step_`. Those of layers that compute the same follow: up to the first message of
+  /// the exchange, up to its last one, after it, and what joins keys and values of others with the
+  /// own ones.
   enum Part : std::size_t { embedding, head, layer_parts };
-  static std::size_t before(std::size_t kind) { return layer_parts + 3 * kind; }
-  static std::size_t after(std::size_t kind) { return before(kind) + 1; }
-  static std::size_t join(std::size_t kind) { return before(kind) + 2; }
+  enum LayerPart : std::size_t { before, between, after, join, parts_of_layer };
+  std::size_t part_of(std::size_t kind, LayerPart part) const { return first_part_[kind] + part; }
+  static bool is_join(std::size_t part) {
+    return part >= layer_parts && (part - layer_parts) % parts_of_layer == join;
+  }
   double operators(std::size_t part) const { return step_->num_operators(part); }
+  double operators(std::size_t kind, LayerPart part) const {
+    return operators(part_of(kind, part));
+  }
+
+  /// What a rank computes from one exchange to the next, with nothing issued ahead.
+  struct Stretch {
+    std::vector<std::pair<std::size_t, double>> parts;  ///< how often it has each
+    bool begins_after_exchange = false;
+    bool ends_at_exchange = false;
+    auto operator<=>(const Stretch&) const = default;
+  };
+  static constexpr std::size_t no_stretch = static_cast<std::size_t>(-1);
+  /// A layer by what it computes and sends.
+  struct Layer {
+    std::size_t first_part;
+    std::uint64_t bytes_per_token;
+    SeenTokens seen;
+    bool exchanges() const { return bytes_per_token > 0 || seen.besides_keys(); }
+    auto operator<=>(const Layer&) const = default;
+  };
+  /// Cuts the layers into stretches and gives each layer its kind.
+  void set_kinds(const std::vector<Layer>& layers);
+  /// Adds what the device waits for the host, where each stretch begins.
+  void pace_stretches(std::span<const double> seconds, bool has_head, bool has_joins,
+                      const ExchangePace& pace, RankTimes& times) const;
 
   Symbols symbols_;
   std::shared_ptr<const roofline::StepCost> step_;
@@ -104,9 +133,14 @@ class LayerTimes {
   std::uint64_t batch_ = 1;
   Logits logits_ = Logits::Last;
   bool scores_in_memory_ = false;
-  std::vector<std::uint64_t> bytes_per_token_;  ///< by kind
-  std::vector<SeenTokens> seen_;                ///< by kind
-  std::vector<double> layers_;                  ///< how many there are, by kind
+  std::vector<Stretch> stretches_;  ///< first the one that begins with the embedding
+  // By kind: layers that compute and send the same, before the same stretches.
+  std::vector<std::size_t> first_part_;
+  std::vector<std::size_t> begun_before_;  ///< the stretch that ends with its exchange
+  std::vector<std::size_t> begun_after_;   ///< the one that begins there
+  std::vector<std::uint64_t> bytes_per_token_;
+  std::vector<SeenTokens> seen_;
+  std::vector<double> layers_;  ///< how many there are
   std::vector<std::size_t> kind_of_layer_;
 };
 

@@ -174,6 +174,24 @@ TEST_CASE("graph_programs: a host's exchange and messages take their time in eac
   CHECK(r.ranks[0].compute_s == near(layers * (10 + 2)).epsilon(0.01));
 }
 
+TEST_CASE("graph_programs: where the host is the slower one, layers take what operators do") {
+  const Architecture a = load_model(catalog(), "llama-7b");
+  const roofline::Rates rates = a100_rates(eager);
+  const LayerTimes times(a, {}, eager, rates);
+  const ExchangeCost cost{.message_s = 10e-6, .exchange_s = 20e-6};
+  for (const std::uint64_t part : {128u, 256u, 512u, 1024u, 4096u}) {
+    CAPTURE(part);
+    const std::vector<std::uint64_t> partition(4, part);
+    const Platform ring = links(4, 300e9, 1e-6);
+    const Programs programs =
+        recorded_programs(a, {}, Schedule::Kvr, partition, eager, rates, cost);
+    const double by_operator = Simulation(ring, programs).run().ttft_s;
+    const PrefillWork work = prefill_work(times, Schedule::Kvr, partition, cost);
+    const double by_layer = Simulation(ring, prefill_programs(work)).run().ttft_s;
+    CHECK(by_layer == near(by_operator).epsilon(0.05));
+  }
+}
+
 TEST_CASE("graph_programs: any graph with messages is played, not the two schedules alone") {
   // Three ranks in a star: 1 and 2 send 1000 bytes of their caches to 0, which waits for both.
   // Links of 100 bytes/s; an operator without arithmetic takes the latency of 1 s.

@@ -1,6 +1,8 @@
 #include "simulate/layer_times.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -66,7 +68,11 @@ TEST_CASE("simulate: the exchange parts a layer after its projections and rotati
   CHECK(times.num_layers() == 3);
   CHECK(times.kinds().size() == 3);
   const RankTimes t = times.of_rank(5, 7, true);
-  REQUIRE(t.kinds.size() == 1);
+  // The last layer is followed by the head, not by a layer: of a kind of its own, with equal times.
+  CHECK(times.kinds() == std::vector<std::size_t>{0, 0, 1});
+  REQUIRE(t.kinds.size() == 2);
+  CHECK(t.kinds[1].before_exchange_s == t.kinds[0].before_exchange_s);
+  CHECK(t.kinds[1].after_exchange_s == t.kinds[0].after_exchange_s);
   // Before: RMS norm 4·5·48 + 3·5; q, k, v 2·5·48·(48+24+24); rotation 6 a pair of (48+24)/2.
   const double before = 4 * 5 * 48 + 3 * 5 + 2 * 5 * 48 * 96 + 6 * 5 * 36;
   CHECK(t.kinds[0].before_exchange_s == near(before));
@@ -80,8 +86,8 @@ TEST_CASE("simulate: the exchange parts a layer after its projections and rotati
   CHECK(t.embedding_s < 1e-20);  // bytes only
   CHECK(t.head_s == near(4 * 48 + 3 + 2 * 48 * 51));
   CHECK(times.of_rank(5, 7, false).head_s == 0);
-  CHECK(times.bytes_per_token() == std::vector<std::uint64_t>{2 * 3 * 8 * 2});
-  CHECK(times.for_batch(7).for_batch(5).bytes_per_token() == std::vector<std::uint64_t>{5 * 96});
+  CHECK(times.bytes_per_token() == std::vector<std::uint64_t>(2, 2 * 3 * 8 * 2));
+  CHECK(times.for_batch(7).for_batch(5).bytes_per_token() == std::vector<std::uint64_t>(2, 5 * 96));
 }
 
 TEST_CASE("simulate: scores in memory cost all keys, a fused kernel the visible ones") {
@@ -131,17 +137,40 @@ TEST_CASE("simulate: a slow host sets the pace of the pass, or of each part betw
         near(1e12 * (slim.num_operators() + 32)));
 }
 
-TEST_CASE("simulate: between exchanges the device waits for the host in the short parts only") {
-  roofline::Rates rates = counting();
-  const LayerTimes device(tiny(), {}, eager, rates);
-  const LayerTime free = device.of_rank(64, 64, false).kinds.back();
-  // A host between the two: the part before the exchange has fewer FLOPs an operator.
-  const double operators = device.num_operators() / 3;
-  rates.host_operator_latency = {(free.before_exchange_s + free.after_exchange_s) / operators};
-  const LayerTimes times(tiny(), {}, eager, rates);
-  const LayerTime t = times.of_rank(64, 64, false, {.exchanges = true}).kinds.back();
-  CHECK(t.before_exchange_s > free.before_exchange_s);
-  CHECK(t.after_exchange_s == near(free.after_exchange_s));
+TEST_CASE("simulate: from one exchange to the next the slower of host and device sets the time") {
+  // From the start to the first exchange, from each to the next, from the last one to the end.
+  const auto stretches = [](double host_operator_s) {
+    roofline::Rates rates = counting();
+    rates.host_operator_latency = {host_operator_s};
+    const LayerTimes times(tiny(), {}, eager, rates);
+    const RankTimes t = times.of_rank(64, 64, true, {.exchanges = true});
+    std::vector<double> seconds{t.embedding_s};
+    for (const std::size_t kind : times.kinds()) {
+      seconds.back() += t.kinds[kind].before_exchange_s;
+      seconds.push_back(t.kinds[kind].after_exchange_s);
+    }
+    seconds.back() += t.head_s;
+    return seconds;
+  };
+  const std::vector<double> device = stretches(0);
+  REQUIRE(device.size() == 4);
+  constexpr double slow = 1e9;  // than any operator here
+  const std::vector<double> host = stretches(slow);
+  const LayerTimes times(tiny(), {}, eager, counting());
+  CHECK(std::accumulate(host.begin(), host.end(), 0.0) == near(slow * times.num_operators()));
+  // A host as fast as the device. Before the first exchange an operator has fewer FLOPs, which the
+  // rest of a layer makes up for, but not the embedding. What lies between the messages of an
+  // exchange is nearly all bytes, for which the device waits.
+  const double host_s = slow * device[1] / host[1];
+  const std::vector<double> paced = stretches(host_s);
+  const double between_s = paced[1] - device[1];
+  CHECK(between_s > host_s);  // of more than one operator
+  for (std::size_t i = 0; i < device.size(); ++i) {
+    const double waits_s = i + 1 < device.size() ? between_s : 0;
+    const double issuing_s = host[i] / slow * host_s;
+    CHECK(paced[i] == near(std::max(device[i], issuing_s - waits_s) + waits_s));
+  }
+  CHECK(paced[0] > 1.1 * device[0] + between_s);
 }
 
 TEST_CASE("simulate: joined keys and values are each read and written once") {
