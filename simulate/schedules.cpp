@@ -1,6 +1,8 @@
 #include "simulate/schedules.h"
 
+#include <algorithm>
 #include <bit>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -37,7 +39,16 @@ void check(const PrefillWork& work) {
   }
 }
 
-/// Room for the layers when the first one is there and all are alike. The programs of a thousand
+/// Whether all layers send the same, so that their programs are equally long.
+bool layers_send_alike(const PrefillWork& work) {
+  const auto alike = [](const auto& of_kinds) {
+    return std::adjacent_find(of_kinds.begin(), of_kinds.end(), std::not_equal_to<>()) ==
+           of_kinds.end();
+  };
+  return alike(work.bytes_per_token) && alike(work.seen);
+}
+
+/// Room for the layers when the first one is there and all are as long. The programs of a thousand
 /// ranks are gigabytes, which growing would copy again and again.
 void reserve_layers(std::size_t layers, Programs& programs) {
   check_instructions(layers * programs.num_instructions());
@@ -174,7 +185,7 @@ Programs prefill_programs(const PrefillWork& work) {
   };
   append_once(&RankTimes::embedding_s, before_layers);
   for (std::size_t l = 0; l < work.layers.size(); ++l) {
-    if (l == 1 && work.bytes_per_token.size() == 1) reserve_layers(work.layers.size(), programs);
+    if (l == 1 && layers_send_alike(work)) reserve_layers(work.layers.size(), programs);
     const std::size_t kind = work.layers[l];
     if (waits_first(work, kind)) append_receives(programs);
     append_computes(work, kind, &LayerTime::before_exchange_s, before_exchange, programs);
