@@ -79,8 +79,11 @@ struct Setup {
 simulate::CacheLink cache_link(const ServingOptions& o, const simulate::ModelServer& server) {
   const simulate::SchedulerSettings& s = server.servers.settings;
   const double bytes_per_token = server.memory.block_bytes / static_cast<double>(s.block_size);
-  if (!(o.link_gb_per_s > 0)) {
+  if (o.link_gb_per_s == 0) {
     throw Error("--decode-servers needs --kv-link-gb-per-s, the link that the caches go over");
+  }
+  if (!(o.link_latency_s >= 0)) {
+    throw Error("--kv-link-latency-s", fmt::format("{:g}", o.link_latency_s), "at least 0");
   }
   return {o.link_latency_s, bytes_per_token / (o.link_gb_per_s * 1e9)};
 }
@@ -129,14 +132,18 @@ Setup from_model(const ServingOptions& o, const Globals& globals) {
                  {"kv_cache_bytes", server.memory.block_bytes * static_cast<double>(s.num_blocks)}};
   setup.serving.router = parse_flag("--router", o.router, simulate::parse_router);
   if (decoders > 0) {
-    if (s.policy != simulate::Policy::VllmV1) {
-      throw Error("--decode-servers", "scheduler " + std::string(name(s.policy)), "vllm-v1");
-    }
+    const auto check_policy = [](const char* where, simulate::Policy policy) {
+      if (policy == simulate::Policy::VllmV1) return;
+      throw Error(where, "scheduler " + std::string(name(policy)),
+                  "vllm-v1, which takes over caches that other servers have made");
+    };
+    check_policy("--decode-servers", s.policy);
     const std::string& text = o.decode_scheduler.empty() ? o.scheduler : o.decode_scheduler;
     roofline::Configuration decodes = c;
     decodes.methods = without_placement(c.methods);
     simulate::ModelServer decoder =
         simulate::make_model_server(decodes, text, "--decode-scheduler");
+    check_policy("--decode-scheduler", decoder.servers.settings.policy);
     setup.serving.link = cache_link(o, decoder);
     decoder.servers.count *= decoders;
     setup.facts["devices"] = server.devices * replicas + decoder.devices * decoders;
@@ -325,7 +332,8 @@ void add_simulate_serving(Command command, const Globals& globals) {
         "servers that decode; --replicas then read the prompts and send their caches");
   c.add("--decode-scheduler NAME[:KEY=VALUE,...]", o->decode_scheduler, "default: as --scheduler");
   c.add("--kv-link-gb-per-s GB/S", o->link_gb_per_s,
-        "bandwidth from each prompt server to the decoders, in 1e9 bytes/s");
+        "bandwidth from each prompt server to the decoders, in 1e9 bytes/s")
+      .positive();
   c.add("--kv-link-latency-s SECONDS", o->link_latency_s, "of each transfer of a cache");
   c.add("--slo LIMITS", o->slo,
         "ttft=S,tpot=S,e2e=S: what a request must keep; attainment=F: by how many, for "

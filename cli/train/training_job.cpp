@@ -15,6 +15,7 @@
 #include "model/base/quantity.h"
 #include "model/convert/conversion_source.h"
 #include "model/convert/prune_conversion.h"
+#include "model/execute/generate.h"
 #include "model/execute/machine_probe.h"
 #include "model/io/files/number_text.h"
 
@@ -179,16 +180,23 @@ TextEncoder parse_encoder(const TrainOptions& o, const Checkpoint& checkpoint) {
   return TextEncoder(*found);
 }
 
+/// Throws Error for texts that a model has no embeddings or no positions for.
+void check_reads(const Architecture& a, train::TokenId largest, std::uint64_t seq_len,
+                 const char* flag) {
+  if (largest >= a.vocab_size) {
+    throw Error(flag, "token id " + std::to_string(largest),
+                fmt::format("ids below the vocabulary of {}, {}", a.name, a.vocab_size));
+  }
+  execute::check_positions(a.decoder, seq_len, "--seq-len");
+}
+
 TokenWindows read_windows(const std::vector<std::string>& files, const char* flag,
                           const TextEncoder& encoder, std::uint64_t seq_len, std::uint64_t seed,
                           const Architecture& a) {
   std::vector<train::TokenId> tokens =
       encoder.encode(std::vector<fs::path>(files.begin(), files.end()));
   const auto largest = std::max_element(tokens.begin(), tokens.end());
-  if (largest != tokens.end() && *largest >= a.vocab_size) {
-    throw Error(flag, "token id " + std::to_string(*largest),
-                "ids below the model's vocabulary of " + std::to_string(a.vocab_size));
-  }
+  if (largest != tokens.end()) check_reads(a, *largest, seq_len, flag);
   return parse_flag(
       flag, "", [&](const std::string&) { return TokenWindows(std::move(tokens), seq_len, seed); });
 }
@@ -232,7 +240,13 @@ std::vector<MethodSpec> parse_training(const TrainOptions& o, const Checkpoint& 
 /// Throws Error when a model that is trained beside the base reads the texts in other tokens.
 void check_auxiliary(const TrainOptions& o, const TrainingJob& job, const TextEncoder& encoder) {
   const Checkpoint& auxiliary = job.trainer->trained();
-  if (&auxiliary == &job.base || o.tokenizer == "bytes") return;
+  if (&auxiliary == &job.base) return;
+  const auto check = [&](const TokenWindows& windows, const char* flag) {
+    check_reads(auxiliary.architecture(), windows.largest(), windows.seq_len(), flag);
+  };
+  check(*job.windows, "--text");
+  if (job.validation) check(*job.validation, "--validation-text");
+  if (o.tokenizer == "bytes") return;
   const FoundTokenizer own = find_tokenizer(auxiliary);
   if (!own || auxiliary.path() == job.base.path()) return;
   check_pair_tokenizers(job.base, auxiliary);

@@ -148,12 +148,6 @@ void check_share(const Recording& recording, const RankShare& share, std::uint64
               fmt::format("the {} of the session's partition", share.prompt_len()));
 }
 
-void check_positions(const Stack& stack, std::uint64_t tokens, const std::string& what) {
-  if (stack.position_rows == 0 || tokens <= stack.position_rows) return;
-  throw Error(what, fmt::format("{} positions", tokens),
-              fmt::format("at most the {} of the model's position table", stack.position_rows));
-}
-
 /// Beyond the context that a model was trained for its rotations may be others (longrope, dynamic).
 /// Those of a cached key stay what they were in its own pass.
 void check_rotations(const Stack& stack, std::uint64_t first_pass, std::uint64_t tokens, bool plain,
@@ -177,6 +171,12 @@ void check_rotations(const Stack& stack, std::uint64_t first_pass, std::uint64_t
 }
 
 }  // namespace
+
+void check_positions(const Stack& stack, std::uint64_t tokens, const std::string& what) {
+  if (stack.position_rows == 0 || tokens <= stack.position_rows) return;
+  throw Error(what, fmt::format("{} positions", tokens),
+              fmt::format("at most the {} of the model's position table", stack.position_rows));
+}
 
 void Generation::set_logits(DType dtype, const Shape& shape, Floats data) {
   logits_shape = shape;

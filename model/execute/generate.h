@@ -169,6 +169,8 @@ DType cache_dtype(const SessionOptions& options);
 /// What a session records with: its dtype everywhere.
 Lowering session_lowering(const SessionOptions& options);
 
+/// Throws Error naming `what` when it has more tokens than the model's table has positions.
+void check_positions(const Stack& stack, std::uint64_t tokens, const std::string& what);
 /// Throws Error for a spread model, or one with these methods, that only forecasts know.
 void check_runs_spread(const Parallelism& plan);
 

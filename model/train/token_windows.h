@@ -1,6 +1,7 @@
 /// Text as training reads it: the tokens of files one after another, cut into windows.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -39,6 +40,7 @@ class TokenWindows {
 
   std::size_t seq_len() const { return seq_len_; }
   std::size_t tokens() const { return tokens_.size(); }
+  TokenId largest() const { return *std::max_element(tokens_.begin(), tokens_.end()); }
   /// Of all tokens, in hexadecimal digits.
   std::string fingerprint() const;
   /// Of an epoch.

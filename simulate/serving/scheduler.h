@@ -152,6 +152,11 @@ class Scheduler {
   std::vector<std::unique_ptr<Sequence>> take_rejected() { return std::exchange(rejected_, {}); }
   /// Blocks of the prompt that the cache holds.
   std::size_t num_hits(const ServingRequest& request) const;
+  /// Of the cache, for the sequence's first `tokens` tokens.
+  std::uint64_t rows_for(const Sequence& s, std::uint64_t tokens) const {
+    const std::uint64_t rows = tokens - std::min(tokens, s.dropped);
+    return settings_.cache_rows ? settings_.cache_rows(rows) : rows;
+  }
 
  protected:
   explicit Scheduler(const SchedulerSettings& settings);
@@ -176,9 +181,7 @@ class Scheduler {
 
   /// For the sequence's first `tokens` tokens.
   std::uint64_t blocks_for(const Sequence& s, std::uint64_t tokens) const {
-    std::uint64_t rows = tokens - std::min(tokens, s.dropped);
-    if (settings_.cache_rows) rows = settings_.cache_rows(rows);
-    return (rows + settings_.block_size - 1) / settings_.block_size;
+    return (rows_for(s, tokens) + settings_.block_size - 1) / settings_.block_size;
   }
   void run(Sequence& s, std::uint64_t tokens) { parts_.push_back({&s, tokens}); }
   /// Blocks that hold the beginning of a waiting prompt, of which at least one token is computed.

@@ -317,8 +317,8 @@ class Serving {
         client_is_free(now);
         continue;
       }
-      const double seconds =
-          static_cast<double>(s->request.prompt_tokens) * setup_.link.seconds_per_token;
+      const double seconds = static_cast<double>(scheduler.rows_for(*s, s->request.prompt_tokens)) *
+                             setup_.link.seconds_per_token;
       server.link_free_at = std::max(now, server.link_free_at) + seconds;
       s->received = s->request.prompt_tokens;
       s->computed = 0;

@@ -78,6 +78,13 @@ TEST_CASE("simulate serving: a group's prompt takes what simulate prefill plays"
     const double sent_s = 3001.0 * 2 * 32 * 8 * 128 * 2 / 50e9;
     CHECK(mean(apart, "e2e_s") == near(mean(alone, "e2e_s") + sent_s).epsilon(1e-9));
   }
+  // Streaming keeps 260 rows, and sends no others.
+  const std::string streaming =
+      "simulate serving --model llama-3.1-8b --hardware h100-sxm --arrivals burst --num-requests 1 "
+      "--prompt-lens 3001 --output-lens 9 --method streaming:sinks=4,window=256 --json";
+  const double sent_s = 260.0 * 2 * 32 * 8 * 128 * 2 / 1e9;
+  CHECK(mean(run_json(streaming + " --decode-servers 1 --kv-link-gb-per-s 1"), "e2e_s") ==
+        near(mean(run_json(streaming), "e2e_s") + sent_s).epsilon(1e-9));
 }
 
 TEST_CASE("simulate serving: explicit costs, by hand") {

@@ -198,6 +198,16 @@ TEST_CASE("train: KV Prediction from a pruned base, from untrained maps, and goe
         doctest::Approx(objective["total"].get<double>()).epsilon(1e-5));
   std::filesystem::remove_all(trained);
   CHECK(run_json(train + " --resume")["loss"] == j["loss"]);
+  // Without the auxiliary's own loss its last layers are of no use, and are saved as they were.
+  const std::string base_alone = folder.file("base-alone");
+  run_json("train --model '" + oracle +
+           "' --method kvp:auxiliary=lp-0.50 --auxiliary-weight 0 --tokenizer bytes --text '" +
+           text + "' --seq-len 32 --batch 4 --steps 2 --output '" + base_alone + "' --json");
+  const std::string saved = base_alone + "/checkpoint-000002";
+  CHECK(run_json("validate kvp --base '" + oracle + "' --auxiliary '" + saved + "' --predictor '" +
+                 saved + "/predictor' --text '" + folder.file("ids.json") +
+                 "' --window 32 --json")["total"]
+            .get<double>() > 0);
 }
 
 }  // namespace
