@@ -195,7 +195,19 @@ LayerTimes::LayerTimes(const ChainPasses& passes, const Lowering& lowering,
     }
     layers.push_back({known_layer->second, bytes, seen});
   }
-  set_kinds(layers);
+  cut_into_stretches(layers);
+  std::map<Layer, std::size_t> kind_of;
+  for (const Layer& layer : layers) {
+    const auto [kind, is_new] = kind_of.emplace(layer, kinds_.size());
+    if (is_new) {
+      kinds_.push_back(layer);
+      bytes_per_token_.push_back(layer.bytes_per_token);
+      seen_.push_back(layer.seen);
+      layers_.push_back(0);
+    }
+    layers_[kind->second] += 1;
+    kind_of_layer_.push_back(kind->second);
+  }
   step_ = std::make_shared<roofline::StepCost>(parts, rates);
   // No node is left out. What two parts of a layer read is converted for each of them.
   const auto nodes = [](const std::vector<roofline::OpGroup>& groups) {
@@ -212,10 +224,7 @@ LayerTimes::LayerTimes(const ChainPasses& passes, const Lowering& lowering,
   KVCAST_ASSERT(stretches_.size() <= most_parts);
 }
 
-void LayerTimes::set_kinds(const std::vector<Layer>& layers) {
-  // The stretch that each layer's two parts begin.
-  std::vector<std::size_t> begun_before(layers.size(), no_stretch);
-  std::vector<std::size_t> begun_after(layers.size(), no_stretch);
+void LayerTimes::cut_into_stretches(std::vector<Layer>& layers) {
   Stretch stretch;
   const auto add = [&](std::size_t part) {
     const auto same = std::find_if(stretch.parts.begin(), stretch.parts.end(),
@@ -226,7 +235,7 @@ void LayerTimes::set_kinds(const std::vector<Layer>& layers) {
       same->second += 1;
     }
   };
-  std::size_t first_stretch = no_stretch;
+  std::size_t first_stretch = 0;
   std::size_t* begun = &first_stretch;
   const auto end_stretch = [&](bool at_exchange) {
     stretch.ends_at_exchange = at_exchange;
@@ -240,15 +249,14 @@ void LayerTimes::set_kinds(const std::vector<Layer>& layers) {
     begun = &next;
   };
   add(embedding);
-  for (std::size_t l = 0; l < layers.size(); ++l) {
-    const Layer& layer = layers[l];
+  for (Layer& layer : layers) {
     const bool has_state = layer.seen.has_state();  // for which it waits before it begins
-    if (has_state) cut(begun_before[l], false);
+    if (has_state) cut(layer.begun_before, false);
     add(layer.first_part + before);
-    if (layer.exchanges() && !has_state) cut(begun_before[l], true);
+    if (layer.exchanges() && !has_state) cut(layer.begun_before, true);
     add(layer.first_part + between);
     if (layer.exchanges()) {
-      cut(begun_after[l], has_state);
+      cut(layer.begun_after, has_state);
       stretch.begins_after_exchange = true;
     }
     add(layer.first_part + after);
@@ -256,23 +264,6 @@ void LayerTimes::set_kinds(const std::vector<Layer>& layers) {
   }
   add(head);
   end_stretch(false);
-  KVCAST_ASSERT(first_stretch == 0);
-
-  std::map<std::tuple<Layer, std::size_t, std::size_t>, std::size_t> known;
-  for (std::size_t l = 0; l < layers.size(); ++l) {
-    const auto [kind, is_new] =
-        known.try_emplace({layers[l], begun_before[l], begun_after[l]}, layers_.size());
-    if (is_new) {
-      first_part_.push_back(layers[l].first_part);
-      begun_before_.push_back(begun_before[l]);
-      begun_after_.push_back(begun_after[l]);
-      bytes_per_token_.push_back(layers[l].bytes_per_token);
-      seen_.push_back(layers[l].seen);
-      layers_.push_back(0);
-    }
-    layers_[kind->second] += 1;
-    kind_of_layer_.push_back(kind->second);
-  }
 }
 
 double LayerTimes::num_operators() const {
@@ -367,8 +358,9 @@ void LayerTimes::pace_stretches(std::span<const double> seconds, bool has_head, 
   }
   times.embedding_s += idle[0];
   for (std::size_t k = 0; k < layers_.size(); ++k) {
-    if (begun_before_[k] != no_stretch) times.kinds[k].before_exchange_s += idle[begun_before_[k]];
-    if (begun_after_[k] != no_stretch) times.kinds[k].after_exchange_s += idle[begun_after_[k]];
+    if (!kinds_[k].exchanges()) continue;
+    times.kinds[k].before_exchange_s += idle[kinds_[k].begun_before];
+    times.kinds[k].after_exchange_s += idle[kinds_[k].begun_after];
   }
 }
 

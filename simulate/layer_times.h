@@ -96,7 +96,9 @@ class LayerTimes {
   /// own ones.
   enum Part : std::size_t { embedding, head, layer_parts };
   enum LayerPart : std::size_t { before, between, after, join, parts_of_layer };
-  std::size_t part_of(std::size_t kind, LayerPart part) const { return first_part_[kind] + part; }
+  std::size_t part_of(std::size_t kind, LayerPart part) const {
+    return kinds_[kind].first_part + part;
+  }
   static bool is_join(std::size_t part) {
     return part >= layer_parts && (part - layer_parts) % parts_of_layer == join;
   }
@@ -110,19 +112,21 @@ class LayerTimes {
     std::vector<std::pair<std::size_t, double>> parts;  ///< how often it has each
     bool begins_after_exchange = false;
     bool ends_at_exchange = false;
-    auto operator<=>(const Stretch&) const = default;
+    bool operator==(const Stretch&) const = default;
   };
-  static constexpr std::size_t no_stretch = static_cast<std::size_t>(-1);
-  /// A layer by what it computes and sends.
+  /// What layers of a kind compute and send. Where they exchange, also the stretches that they
+  /// begin: the one that ends with their exchange, and the one after it.
   struct Layer {
     std::size_t first_part;
     std::uint64_t bytes_per_token;
     SeenTokens seen;
+    std::size_t begun_before = 0;
+    std::size_t begun_after = 0;
     bool exchanges() const { return bytes_per_token > 0 || seen.besides_keys(); }
     auto operator<=>(const Layer&) const = default;
   };
-  /// Cuts the layers into stretches and gives each layer its kind.
-  void set_kinds(const std::vector<Layer>& layers);
+  /// Cuts the pass into stretches, and says which ones each layer begins.
+  void cut_into_stretches(std::vector<Layer>& layers);
   /// Adds what the device waits for the host, where each stretch begins.
   void pace_stretches(std::span<const double> seconds, bool has_head, bool has_joins,
                       const ExchangePace& pace, RankTimes& times) const;
@@ -134,13 +138,10 @@ class LayerTimes {
   Logits logits_ = Logits::Last;
   bool scores_in_memory_ = false;
   std::vector<Stretch> stretches_;  ///< first the one that begins with the embedding
-  // By kind: layers that compute and send the same, before the same stretches.
-  std::vector<std::size_t> first_part_;
-  std::vector<std::size_t> begun_before_;  ///< the stretch that ends with its exchange
-  std::vector<std::size_t> begun_after_;   ///< the one that begins there
-  std::vector<std::uint64_t> bytes_per_token_;
-  std::vector<SeenTokens> seen_;
-  std::vector<double> layers_;  ///< how many there are
+  std::vector<Layer> kinds_;
+  std::vector<std::uint64_t> bytes_per_token_;  ///< by kind, of all sequences
+  std::vector<SeenTokens> seen_;                ///< by kind, of all sequences
+  std::vector<double> layers_;                  ///< how many there are, by kind
   std::vector<std::size_t> kind_of_layer_;
 };
 

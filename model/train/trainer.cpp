@@ -260,22 +260,12 @@ void Trainer::save(const fs::path& folder, const nlohmann::json& config, const f
   CheckpointWriter writer(folder, config, tensors);
   const WeightRows rows = [&](const std::string& weight, std::size_t first, std::size_t count) {
     const auto stored = store_->tensors().find({Storage::Weights, prefix + weight});
-    std::vector<float> numbers;
-    if (stored == store_->tensors().end()) {  // of no loss: as it was
-      const WeightReader reader = trained().reader(weight);
-      std::uint64_t row = 1;
-      const std::vector<std::uint64_t> shape = reader.shape();
-      for (std::size_t d = 1; d < shape.size(); ++d) row *= shape[d];
-      numbers.resize(count * row);
-      reader.read_rows(first, std::span(numbers));
-    } else {
-      const std::span<const float> all = stored->second.numbers<float>();
-      const std::size_t row = all.size() / stored->second.info.shape.front().constant();
-      const auto part = all.subspan(first * row, count * row);
-      numbers.assign(part.begin(), part.end());
-    }
-    DenseMatrix m(index(count), index(numbers.size() / count));
-    std::copy(numbers.begin(), numbers.end(), m.data());
+    // No loss depends on it: it is as it was.
+    if (stored == store_->tensors().end()) return read_rows(trained().reader(weight), first, count);
+    const std::span<const float> numbers = stored->second.numbers<float>();
+    const std::size_t row = numbers.size() / stored->second.info.shape.front().constant();
+    DenseMatrix m(index(count), index(row));
+    for (std::size_t i = 0; i < count * row; ++i) m.data()[i] = numbers[first * row + i];
     return m;
   };
   for (const StoredForm& form : forms) write_stored(form, rows, writer);
