@@ -55,22 +55,24 @@ class Layout {
 
   bool fits() const { return total() <= table_width; }
 
-  /// Breaks headings that are wider than their columns, the widest first.
+  /// Breaks headings that are wider than their columns, first those that this helps most.
   void wrap_headings() {
-    while (!fits()) {
-      const auto excess = [](const Column& c) {
-        return c.heading.size() > 1 ? 0 : c.width - c.cells;
-      };
-      const auto widest =
-          std::max_element(columns_.begin(), columns_.end(),
-                           [&](const Column& a, const Column& b) { return excess(a) < excess(b); });
-      if (excess(*widest) == 0) return;
-      widest->heading = wrapped(widest->heading.front(), widest->cells);
-      widest->width = widest->cells;
-      for (const std::string& line : widest->heading) {
-        widest->width = std::max(widest->width, text_width(line));
+    const auto broken = [](const Column& c) {
+      Column narrow = c;
+      narrow.width = c.cells;
+      if (c.heading.size() == 1) narrow.heading = wrapped(c.heading.front(), c.cells);
+      for (const std::string& line : narrow.heading) {
+        narrow.width = std::max(narrow.width, text_width(line));
       }
-      if (widest->heading.size() == 1) return;  // one word
+      return narrow;
+    };
+    while (!fits()) {
+      const auto gain = [&](const Column& c) { return c.width - broken(c).width; };
+      const auto most =
+          std::max_element(columns_.begin(), columns_.end(),
+                           [&](const Column& a, const Column& b) { return gain(a) < gain(b); });
+      if (gain(*most) == 0) return;
+      *most = broken(*most);
     }
   }
 
