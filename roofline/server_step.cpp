@@ -26,6 +26,10 @@ bool is_in_chunks(const Recording& r) {
 /// In chunks, unless a method needs whole prompts or a group takes them.
 Recording record_steps(const Configuration& c, bool by_group, std::uint64_t stage) {
   check_parallelism(c.architecture, c.parallelism);
+  if (c.lowering.attention == Kernels::Eager) {
+    throw Error("steps of a server", "eager attention, as engine " + c.engine.name + " has it",
+                "tiled attention over a cache that sequences share");
+  }
   RecordOptions options{.find_model = c.find_model, .place = device_of(c, stage)};
   Recording whole = record(c.architecture, c.methods, c.lowering, options);
   if (c.architecture.encoder_decoder) {
@@ -105,7 +109,8 @@ ServerStep::ServerStep(const Configuration& c, PrefillGroup group, std::uint64_t
     prompts_ = compile(recording_.pass(step_name).graph, symbols_of_caches(sums_), false, c);
   } else if (!group_) {
     Rates device = rates_;
-    device.host = {};
+    device.host.request = {};
+    device.host.token = {};
     device.prefill_tokens = 0;
     whole_.emplace(recording_, c.lowering, device);
   }
@@ -157,7 +162,10 @@ Forecast ServerStep::forecast(std::uint64_t prompt_len) const {
 double ServerStep::whole_prompt_seconds(std::uint64_t prompt_len) {
   const auto known = whole_prompt_s_.find(prompt_len);
   if (known != whole_prompt_s_.end()) return known->second;
-  const double seconds = group_ ? group_(prompt_len).seconds : forecast(prompt_len).ttft_s;
+  const HostTimes& host = rates_.host;
+  const double seconds = group_
+                             ? group_(prompt_len).seconds
+                             : forecast(prompt_len).ttft_s - host.step.value - host.sequence.value;
   whole_prompt_s_.emplace(prompt_len, seconds);
   return seconds;
 }

@@ -81,7 +81,8 @@ class ServerStep {
   const std::vector<double>& decode_means();
   const std::vector<double>& derived_at(std::uint64_t kv_len);
 
-  /// Of the device's work in prompts that come whole.
+  /// Of a prompt that comes whole, with the host's time for helper passes; take() adds that for the
+  /// step itself.
   double whole_prompt_seconds(std::uint64_t prompt_len);
   Forecast forecast(std::uint64_t prompt_len) const;
 
