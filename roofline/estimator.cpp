@@ -436,8 +436,9 @@ std::vector<std::string> Estimator::warnings(const DesignPoint& p) const {
   const std::vector<std::string> contexts = context_warnings(architecture_, p);
   lines.insert(lines.end(), contexts.begin(), contexts.end());
   if (p.batch < parallelism_.dp) {
-    lines.push_back(fmt::format("{} of {} replicas have no sequence of their own",
-                                parallelism_.dp - p.batch, parallelism_.dp));
+    lines.push_back(
+        fmt::format("{} of {} replicas have no sequence of their own and are taken to have one",
+                    parallelism_.dp - p.batch, parallelism_.dp));
   }
   const auto& missing = rates().missing_factors;
   lines.insert(lines.end(), missing.begin(), missing.end());

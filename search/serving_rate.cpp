@@ -9,14 +9,17 @@ namespace kvcast::search {
 namespace {
 
 constexpr std::size_t at_a_time = 8;
+/// Requests in the system below which lower rates change nothing. Ours.
+constexpr double alone = 0.01;
 
 }  // namespace
 
 RateFound find_max_rate(const RateSearch& search,
                         const std::function<simulate::ServingTimes(double rate)>& serve) {
   RateFound found;
-  double low = 0;   // holds
-  double high = 0;  // fails; 0: none is known
+  double low = 0;        // holds
+  double high = 0;       // fails; 0: none is known
+  double in_system = 0;  // at the lowest rate tried
   const auto try_rates = [&](const std::vector<double>& rates) {
     std::vector<ServedRate> tried(rates.size());
     simulate::parallel_for(rates.size(), search.threads, [&](std::size_t i) {
@@ -25,9 +28,9 @@ RateFound find_max_rate(const RateSearch& search,
       tried[i].holds = tried[i].times.slo_attainment >= search.attainment;
     });
     for (ServedRate& t : tried) {
-      if (!t.holds) {
-        high = high == 0 ? t.rate : std::min(high, t.rate);
-      }
+      if (t.holds || (high > 0 && t.rate >= high)) continue;
+      high = t.rate;
+      in_system = t.times.mean_requests_in_system;
     }
     for (ServedRate& t : tried) {
       if (t.holds && (high == 0 || t.rate < high)) low = std::max(low, t.rate);
@@ -44,7 +47,7 @@ RateFound find_max_rate(const RateSearch& search,
   };
   try_rates(powers(search.first_rate / 8, 2));
   while (high == 0 && low < search.most_rate) try_rates(powers(2 * low, 2));
-  while (low == 0 && high > search.least_rate) try_rates(powers(high / 2, 0.5));
+  while (low == 0 && in_system > alone) try_rates(powers(high / 2, 0.5));
   while (low > 0 && high > low * (1 + search.precision)) {
     std::vector<double> rates;
     const double ratio = std::pow(high / low, 1.0 / (at_a_time + 1));

@@ -1,6 +1,7 @@
 /// The highest rate of requests at which a server keeps its objective.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <vector>
@@ -14,6 +15,13 @@ struct ServedRate {
   double rate = 0;  ///< requests a second
   simulate::ServingTimes times;
   bool holds = false;  ///< the objective
+
+  /// The requests end soon after the last one arrives. Else they are too few for a steady load, and
+  /// end before a queue is seen that grows.
+  bool is_steady() const {
+    constexpr double least_share = 0.9;  // of the time, in which requests arrive; ours
+    return static_cast<double>(times.requests) >= least_share * rate * times.duration_s;
+  }
 };
 
 struct RateSearch {
@@ -21,14 +29,19 @@ struct RateSearch {
   double attainment = 0.9;  ///< share of the requests that must keep the objective
   double precision = 0.01;  ///< relative, of the rate that is found
   double most_rate = 1e6;   ///< a rate that all of this holds at is not searched beyond
-  double least_rate = 1e-6;
   std::size_t threads = 0;  ///< 0: as many as the machine has
 };
 
 struct RateFound {
-  double rate = 0;                ///< 0: no rate holds, not even the least
+  double rate = 0;                ///< 0: no rate holds, not even where no request meets another
   bool is_limit = true;           ///< false: all that were tried hold, and `rate` is the highest
   std::vector<ServedRate> tried;  ///< by rate, each once
+
+  const ServedRate* at_limit() const {
+    const auto at = std::find_if(tried.begin(), tried.end(),
+                                 [this](const ServedRate& t) { return t.rate == rate; });
+    return at == tried.end() ? nullptr : &*at;
+  }
 };
 
 /// Tries rates side by side, eight at a time, until the highest that holds and the lowest that

@@ -99,15 +99,14 @@ ordered_json server_row(const reports::ServingSweep& sweep, std::uint64_t config
       return row;
     }
     row["max_rate_per_device"] = found.rate / static_cast<double>(devices);
-    for (const search::ServedRate& t : found.tried) {
-      if (t.rate != found.rate) continue;
-      row["output_token_throughput_per_device"] =
-          t.times.output_token_throughput / static_cast<double>(devices);
-      row["ttft_mean_s"] = t.times.ttft_s.mean;
-      row["ttft_p99_s"] = t.times.ttft_s.p99;
-      row["tpot_mean_s"] = t.times.tpot_s.mean;
-      row["e2e_mean_s"] = t.times.e2e_s.mean;
-    }
+    const simulate::ServingTimes& times = found.at_limit()->times;
+    row["output_token_throughput_per_device"] =
+        times.output_token_throughput / static_cast<double>(devices);
+    row["ttft_mean_s"] = times.ttft_s.mean;
+    row["ttft_p99_s"] = times.ttft_s.p99;
+    row["tpot_mean_s"] = times.tpot_s.mean;
+    row["e2e_mean_s"] = times.e2e_s.mean;
+    row["steady"] = found.at_limit()->is_steady();
   } catch (const Error& e) {
     row["reason"] = e.what();
   }
@@ -158,6 +157,7 @@ void choose(const ChooseServingOptions& o, const Globals& globals) {
   }
   const reports::SweepGrid grid(spec_of(o, globals), globals.catalog());
   const reports::ServingSweep sweep = o.serving.over(grid);
+  sweep.open(1);  // what is wrong with it is found before the first server
   const std::uint64_t most_devices = parse_token_count(o.max_devices, "--max-devices");
   if (!o.plot.empty()) reports::plot_files(o.plot);
   Ranking ranking;
@@ -176,6 +176,15 @@ void choose(const ChooseServingOptions& o, const Globals& globals) {
       bar.draw(ranking.rows.size(), 0, all, watch.seconds());
     }
   }
+  const auto unsteady =
+      std::count_if(ranking.rows.begin(), ranking.rows.end(),
+                    [](const ordered_json& row) { return !row.value("steady", true); });
+  if (unsteady > 0) {
+    globals.warn(fmt::format(
+        "at the rates found for {} of {} servers the requests are too few for a queue that grows "
+        "to show; expected more (--num-requests)",
+        unsteady, all));
+  }
   mark_front(ranking.rows);
   const auto rank = [](const ordered_json& row) {
     return std::pair(row.contains("reason"), -row.value("max_rate_per_device", 0.0));
@@ -185,17 +194,16 @@ void choose(const ChooseServingOptions& o, const Globals& globals) {
   ranking.table = {{"server", "server"},
                    {"devices", "devices"},
                    {"requests/s", "max_rate", in("{:.4g}")},
-                   {"requests/s, a device", "max_rate_per_device", in("{:.4g}")},
-                   {"mean TTFT", "ttft_mean_s", in_seconds},
-                   {"mean TPOT", "tpot_mean_s", in_seconds},
+                   {"a device", "max_rate_per_device", in("{:.4g}")},
+                   {"TTFT", "ttft_mean_s", in_seconds},
+                   {"TPOT", "tpot_mean_s", in_seconds},
                    {"end to end", "e2e_mean_s", in_seconds},
-                   {"servers", "servers"},
-                   {"", "on_front", if_true("on the front")},
-                   {"", "note"}};
+                   {"front", "on_front", if_true("yes")}};
+  if (o.rate > 0) ranking.table.push_back({"servers", "servers"});
   ranking.csv =
       columns_of({"server", "scheduler", "devices", "max_rate", "max_rate_per_device",
                   "output_token_throughput_per_device", "ttft_mean_s", "ttft_p99_s", "tpot_mean_s",
-                  "e2e_mean_s", "servers", "all_devices", "on_front", "note"});
+                  "e2e_mean_s", "steady", "servers", "all_devices", "on_front", "note"});
   ranking.rejected = [](const ordered_json& row) { return row["server"].get<std::string>(); };
   if (!o.plot.empty()) {
     reports::Plot plot;

@@ -84,7 +84,7 @@ reports::ServingSweep ServingAxes::over(const reports::SweepGrid& grid) const {
     return workload.open(rate > 0 ? std::optional(rate) : std::nullopt);
   };
   sweep.workload = workload.in_words();
-  workload.open();  // what is wrong with it is found before the first point
+  sweep.open(sweep.rates.front());  // what is wrong with it is found before the first point
   return sweep;
 }
 

@@ -125,6 +125,9 @@ Objective parse_objective(const std::string& text) {
                   unknown_name("limit", key, {"ttft", "tpot", "e2e", "attainment"}).what());
     }
   }
+  if (!text.empty() && o.slo.is_empty()) {
+    throw Error("--slo", text, "ttft=S, tpot=S or e2e=S, what a request must keep");
+  }
   return o;
 }
 

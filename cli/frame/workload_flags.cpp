@@ -74,7 +74,9 @@ void WorkloadFlags::add_to(Command c) {
   add("--output-tokens N", output_tokens, "of each request, for a file without");
   add("--arrivals HOW", arrivals,
       "poisson:rate=R, gamma:rate=R,burstiness=B, uniform:rate=R, burst, or "
-      "closed:users=N[,think=S]; with --requests: instead of the file's times");
+      "closed:users=N[,think=S]; rescale=true ends poisson and gamma after N/R seconds exactly; "
+      "with "
+      "--requests: instead of the file's times");
   add("--prompt-lens LENGTHS", prompt_lens,
       "N, uniform:LO,HI, normal:mean=M,sd=S, lognormal:mean=M,p50=P, or empirical:FILE");
   add("--output-lens LENGTHS", output_lens, "likewise");
@@ -103,7 +105,13 @@ std::unique_ptr<simulate::RequestSource> WorkloadFlags::open(
   std::optional<simulate::Arrivals> how;
   if (!arrivals.empty()) how = simulate::parse_arrivals(arrivals, "--arrivals");
   const std::uint64_t own_seed = whole(seed, "--seed", 1);
-  if (how && rate) how->rate = *rate;
+  if (how && rate) {
+    if (how->rate == 0) {
+      throw Error("--arrivals", arrivals + ", which has no rate to change",
+                  "poisson, gamma or uniform, or the times of a file");
+    }
+    how->rate = *rate;
+  }
   if (is_file()) {
     auto from_file = open_file(*this);
     if (how) {

@@ -34,7 +34,9 @@ simulate::SchedulerSettings settings_for(const RunRequestsFlags& flags, const Re
     s.prefix_caching = false;  // no block holds states
   }
   if (!flags.scheduler.empty()) simulate::set_scheduler(flags.scheduler, "--scheduler", s);
-  if (recording.selection) simulate::keep_prompts_whole(options.methods, s);
+  if (recording.selection) {
+    simulate::keep_prompts_whole(options.methods, flags.scheduler, "--scheduler", s);
+  }
   if (s.num_blocks == 0) {
     const double of_token = static_cast<double>(recording.kv_cache_bytes_per_token.at({})) *
                             bits_per_element(options.dtype) / bits_per_element(DType::FP32);
@@ -62,6 +64,32 @@ void RunRequestsFlags::add_to(Command c) {
   c.need({"--scheduler", "--slo", "--csv", "--trace", "--step-times", "--no-wait", "--prompt-lens",
           "--output-lens", "--prefixes", "--num-requests", "--seed"},
          {"--requests", "--arrivals"});
+  for (const char* const flag : {"--requests", "--arrivals"}) {
+    c.exclude(flag,
+              {"--tokens",
+               "--prompt",
+               "--prompt-file",
+               "--encoder-tokens",
+               "--features",
+               "--audio",
+               "--prompt-len",
+               "--batch",
+               "--output-len",
+               "--chunk",
+               "--rounds",
+               "--count",
+               "--logits",
+               "--dump-importance",
+               "--plot-importance",
+               "--expert-tokens",
+               "--profile",
+               "--hardware",
+               "--tp",
+               "--pp",
+               "--ep",
+               "--dp"},
+              "one process runs the requests, each as long as it says, in the scheduler's steps");
+  }
 }
 
 void run_requests(const RunOptions& o, const RunRequestsFlags& flags, const Globals& globals) {

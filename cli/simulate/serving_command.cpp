@@ -75,10 +75,11 @@ struct Setup {
   ordered_json facts;
 };
 
-/// Bytes of a prompt's cache for each token, from server to server.
-simulate::CacheLink cache_link(const ServingOptions& o, const simulate::ModelServer& server) {
-  const simulate::SchedulerSettings& s = server.servers.settings;
-  const double bytes_per_token = server.memory.block_bytes / static_cast<double>(s.block_size);
+/// The model's cache of a prompt goes from server to server, of all their devices; helpers' stay.
+simulate::CacheLink cache_link(const ServingOptions& o, const roofline::Configuration& c) {
+  const Recording whole =
+      record(c.architecture, c.methods, c.lowering, {.find_model = c.find_model});
+  const auto bytes_per_token = static_cast<double>(whole.kv_cache_bytes_per_token.at({}));
   if (o.link_gb_per_s == 0) {
     throw Error("--decode-servers needs --kv-link-gb-per-s, the link that the caches go over");
   }
@@ -144,7 +145,7 @@ Setup from_model(const ServingOptions& o, const Globals& globals) {
     simulate::ModelServer decoder =
         simulate::make_model_server(decodes, text, "--decode-scheduler");
     check_policy("--decode-scheduler", decoder.servers.settings.policy);
-    setup.serving.link = cache_link(o, decoder);
+    setup.serving.link = cache_link(o, decodes);
     decoder.servers.count *= decoders;
     setup.facts["devices"] = server.devices * replicas + decoder.devices * decoders;
     setup.serving.decoders = std::move(decoder.servers);
@@ -172,10 +173,7 @@ void find_max_rate(const ServingOptions& o, const Objective& objective, const Gl
   if (objective.slo.is_empty()) {
     throw Error("--find-max-rate needs --slo ttft=..,tpot=.. or e2e=.., the objective to meet");
   }
-  if (o.workload.closed_loop()) {
-    throw Error("--find-max-rate", "--arrivals closed, whose rate follows from its users",
-                "poisson, gamma, uniform, or the times of a file");
-  }
+  o.workload.open(o.first_rate);  // what is wrong with it is found before the first rate
   const Setup facts = make_setup(o, globals);
   search::RateSearch search;
   search.attainment = objective.attainment;
@@ -194,9 +192,19 @@ void find_max_rate(const ServingOptions& o, const Objective& objective, const Gl
         "tighter limits (--slo) or more requests",
         found.rate));
   }
+  const search::ServedRate* const limit = found.at_limit();
+  const bool is_steady = limit == nullptr || limit->is_steady();
+  if (found.is_limit && !is_steady) {
+    globals.warn(fmt::format(
+        "{} requests are too few: at {:.4g} a second they arrive within {:.3g} s, the last ends "
+        "after {:.3g} s, and a queue that grows does not show; expected more (--num-requests)",
+        limit->times.requests, limit->rate,
+        static_cast<double>(limit->times.requests) / limit->rate, limit->times.duration_s));
+  }
   ordered_json j = facts.facts;
   j["max_rate"] = found.rate;
   j["max_rate_per_device"] = found.rate / j.value("devices", 1.0);
+  j["steady"] = is_steady;
   j["attainment"] = objective.attainment;
   j["rates"] = rows_of(found.tried, [](const search::ServedRate& t) {
     ordered_json row{{"rate", t.rate}, {"holds", t.holds}};

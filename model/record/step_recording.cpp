@@ -18,9 +18,9 @@ namespace {
 /// Operators whose work depends on rows and elements only, not on the sequences that they are of.
 bool works_by_rows(const Op& op) {
   return is_any<Embedding, Linear, Elementwise, GatedActivation, RmsNorm, LayerNorm, Rope,
-                CacheAppend, LastToken, ScaleByPosition, Route, ExpertLinear, CombineExperts,
-                RepeatHeads, CausalConv, MixStreams, RowMean, SliceFeatures, Collective, JoinHeads,
-                Send, Receive>(op);
+                CacheAppend, LastToken, RopeAngles, RotateHalf, ScaleByPosition, Route,
+                ExpertLinear, CombineExperts, RepeatHeads, CausalConv, MixStreams, RowMean,
+                SliceFeatures, Collective, JoinHeads, Send, Receive>(op);
 }
 
 std::uint64_t triangle(std::uint64_t n) {

@@ -159,18 +159,32 @@ Policy default_policy(const Engine& engine) {
   }
 }
 
-void keep_prompts_whole(const std::vector<MethodSpec>& methods, SchedulerSettings& s) {
+void keep_prompts_whole(const std::vector<MethodSpec>& methods, std::string_view scheduler,
+                        const std::string& place, SchedulerSettings& s) {
+  const auto refuse = [&](const std::string& where, const std::string& expected) {
+    throw Error(where, "method " + to_string(methods) + ", which needs prompts in one piece",
+                expected);
+  };
   const bool cuts =
       s.policy == Policy::Sarathi || s.policy == Policy::Sglang || s.policy == Policy::SglangLpm;
   if (cuts) {
-    throw Error(fmt::format("scheduler {}", name(s.policy)),
-                "method " + to_string(methods) + ", which needs prompts in one piece",
-                "vllm-v0, vllm-v1, orca, static or TensorRT-LLM's");
+    refuse(fmt::format("scheduler {}", name(s.policy)),
+           "vllm-v0, vllm-v1, orca, static or TensorRT-LLM's");
   }
   s.chunked_prefill = false;
   s.prefix_caching = false;
   s.long_prefill_token_threshold = 0;
   s.max_num_batched_tokens = std::max(s.max_num_batched_tokens, s.max_model_len);
+  if (scheduler.empty()) return;
+  SchedulerSettings asked = s;
+  set_scheduler(scheduler, place, asked);
+  if (asked.chunked_prefill) refuse(place, "chunked_prefill=false");
+  if (asked.prefix_caching) refuse(place, "prefix_caching=false");
+  if (asked.long_prefill_token_threshold > 0) refuse(place, "long_prefill_token_threshold=0");
+  if (asked.max_num_batched_tokens < s.max_num_batched_tokens) {
+    refuse(place, fmt::format("max_num_batched_tokens={} or more, a prompt of max_model_len",
+                              s.max_num_batched_tokens));
+  }
 }
 
 SchedulerSettings default_settings(Policy policy, const Configuration& c,
@@ -314,6 +328,11 @@ ModelServer make_model_server(const Configuration& c, std::string_view scheduler
   s.num_blocks = 0;
   s.pipeline_stages = p.pp;
   if (!scheduler.empty()) set_scheduler(scheduler, place, s);
+  const std::uint64_t context = c.architecture.max_position_embeddings;
+  if (context > 0 && s.max_model_len > context) {
+    throw Error(place + ": max_model_len", std::to_string(s.max_model_len),
+                fmt::format("at most {}, the context of {}", context, c.architecture.name));
+  }
 
   // The host prepares a row of steps once.
   Configuration of_steps = c;
@@ -323,7 +342,7 @@ ModelServer make_model_server(const Configuration& c, std::string_view scheduler
   of_steps.engine.host.sequence.value /= in_row;
   const auto clock = std::make_shared<ModelClock>(of_steps, group);
   const roofline::ServerStep& first = clock->steps()[0];
-  if (!first.takes_chunks()) keep_prompts_whole(c.methods, s);
+  if (!first.takes_chunks()) keep_prompts_whole(c.methods, scheduler, place, s);
   s.cache_rows = cache_rows(stage_with_cache(clock->steps()));
   std::uint64_t most_tokens = s.max_num_batched_tokens;
   if (!first.takes_chunks() && s.max_model_len > 0) {

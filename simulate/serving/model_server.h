@@ -33,9 +33,11 @@ struct ModelServer {
 SchedulerSettings default_settings(Policy policy, const roofline::Configuration& configuration,
                                    std::uint64_t max_model_len = 0);
 
-/// For methods that need prompts in one piece: no prompt is cut or found in the cache. Throws Error
-/// for a scheduler that cuts them all the same.
-void keep_prompts_whole(const std::vector<MethodSpec>& methods, SchedulerSettings& settings);
+/// For methods that need prompts in one piece: no prompt is cut or found in the cache. `scheduler`,
+/// `place`: as make_model_server. Throws Error for a scheduler that cuts them all the same or is
+/// asked to.
+void keep_prompts_whole(const std::vector<MethodSpec>& methods, std::string_view scheduler,
+                        const std::string& place, SchedulerSettings& settings);
 
 /// `scheduler`: "NAME[:KEY=VALUE,...]" as set_scheduler takes it, num_blocks too; empty: the
 /// engine's. `place` names it in errors. `memory_share`: instead of the engine's, of the device's

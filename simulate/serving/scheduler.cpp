@@ -244,8 +244,10 @@ void Scheduler::take_hits(Sequence& s, const std::vector<BlockPool::Block>& foun
   s.blocks = found;
   s.entered = found.size();
   s.computed = found.size() * settings_.block_size;
-  s.hit_tokens += s.computed;
-  counts_.hit_tokens += s.computed;
+  // What another server has sent was not to be computed.
+  const std::uint64_t spared = s.computed - std::min(s.computed, s.received);
+  s.hit_tokens += spared;
+  counts_.hit_tokens += spared;
 }
 
 bool Scheduler::allocate(Sequence& s, std::uint64_t tokens) {

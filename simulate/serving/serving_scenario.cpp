@@ -31,7 +31,10 @@ struct Setting {
   }
 };
 const Setting settings[]{
-    {"max_num_batched_tokens", &SchedulerSettings::max_num_batched_tokens},
+    {"max_num_batched_tokens",
+     &SchedulerSettings::max_num_batched_tokens,
+     1,
+     {"vllm", "sarathi", "trtllm", "sglang"}},
     {"max_num_seqs", &SchedulerSettings::max_num_seqs},
     {"num_blocks", &SchedulerSettings::num_blocks},
     {"block_size", &SchedulerSettings::block_size},

@@ -30,7 +30,8 @@ double mean(const json& j, const char* key) { return j.at(key).at("mean").get<do
 
 TEST_CASE("simulate serving: one request alone takes what it is estimated to") {
   for (const std::string engine :
-       {"ideal", "vllm", "tensorrt-llm",
+       {"ideal", "vllm", "tensorrt-llm", "pytorch",
+        "vllm --method specprefill:keep=0.3,speculator=llama-3.2-1b",
         "vllm --weight-dtype q4_k_m --activation-dtype bf16 --cache-dtype fp8"}) {
     CAPTURE(engine);
     const json alone = run_json(one_gpu +
@@ -85,6 +86,26 @@ TEST_CASE("simulate serving: a group's prompt takes what simulate prefill plays"
   const double sent_s = 260.0 * 2 * 32 * 8 * 128 * 2 / 1e9;
   CHECK(mean(run_json(streaming + " --decode-servers 1 --kv-link-gb-per-s 1"), "e2e_s") ==
         near(mean(run_json(streaming), "e2e_s") + sent_s).epsilon(1e-9));
+  // Both devices' parts of the kept rows, and none of the speculator's cache.
+  const std::string kept =
+      "simulate serving --model llama-3.1-8b --hardware h100-sxm --arrivals burst --num-requests 1 "
+      "--prompt-lens 3200 --output-lens 9 --tp 2 --engine vllm "
+      "--method specprefill:keep=0.25,speculator=llama-3.2-1b --json";
+  const double kept_s = 800.0 * 2 * 32 * 8 * 128 * 2 / 1e9;
+  CHECK(mean(run_json(kept + " --decode-servers 1 --kv-link-gb-per-s 1"), "e2e_s") ==
+        near(mean(run_json(kept), "e2e_s") + kept_s).epsilon(1e-9));
+}
+
+TEST_CASE("simulate serving: what is sent to another server is no prefix hit there") {
+  const std::string shared =
+      one_gpu +
+      "--arrivals poisson:rate=1 --num-requests 30 --prompt-lens 2000 --output-lens 9 "
+      "--prefixes prefix:groups=3,tokens=1024 --json";
+  const json one = run_json(shared);
+  const json apart = run_json(shared + " --decode-servers 1 --kv-link-gb-per-s 50");
+  // 27 of 30 prompts find 64 blocks of 16 tokens.
+  CHECK(one["prefix_hit_rate"] == near(27.0 * 1024 / (30 * 3024)));
+  CHECK(apart["prefix_hit_rate"] == one["prefix_hit_rate"]);
 }
 
 TEST_CASE("simulate serving: explicit costs, by hand") {
@@ -129,9 +150,20 @@ TEST_CASE("simulate serving: the highest rate lies between the last that holds a
   CHECK(first_failure < 1.011 * rate);
   const json never = run_json(one_gpu +
                               "--arrivals poisson:rate=1 --prompt-lens 1000 "
-                              "--output-lens 2 --num-requests 3 --slo ttft=1us --find-max-rate "
-                              "--json");
+                              "--output-lens 2 --slo ttft=1us --find-max-rate --json");
   CHECK(never["max_rate"] == 0);
+}
+
+TEST_CASE("simulate serving: too few requests for a steady rate are told") {
+  const std::string short_load = one_gpu +
+                                 "--arrivals poisson:rate=1 --prompt-lens 1000 --output-lens 100 "
+                                 "--slo ttft=1 --find-max-rate --json --num-requests ";
+  const ProgramResult few = run_well(short_load + "50");
+  CHECK(contains(few.errors, "50 requests are too few"));
+  CHECK(json::parse(few.output)["steady"] == false);
+  const ProgramResult many = run_well(short_load + "20000");
+  CHECK(!contains(many.errors, "too few"));
+  CHECK(json::parse(many.output)["steady"] == true);
 }
 
 TEST_CASE("simulate serving: a search that no rate ends says so") {

@@ -154,7 +154,7 @@ TEST_CASE("serving run: kept tokens of whole prompts, sequences that are preempt
       if (w.settings.prefix_caching) {
         CHECK(message().find("prefix_caching=false") != std::string::npos);
       }
-      simulate::keep_prompts_whole(options.methods, w.settings);
+      simulate::keep_prompts_whole(options.methods, {}, {}, w.settings);
       const auto steps = std::make_shared<measure::ExecutedSteps>(session, w.settings, false);
       simulate::ServingSetup setup;
       setup.servers = {w.settings, steps, 1};

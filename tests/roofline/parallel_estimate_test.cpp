@@ -200,7 +200,8 @@ TEST_CASE("several devices: replicas without a sequence are named") {
   const Estimator e(on_h100("llama-3.1-8b", {.dp = 8}));
   CHECK(e.warnings({8, 128, 2}).empty());
   CHECK(e.warnings({3, 128, 2}) ==
-        std::vector<std::string>{"5 of 8 replicas have no sequence of their own"});
+        std::vector<std::string>{
+            "5 of 8 replicas have no sequence of their own and are taken to have one"});
 }
 
 TEST_CASE("several devices: a request is read and its text tokenised once, whatever the stages") {
