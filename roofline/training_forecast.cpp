@@ -177,7 +177,7 @@ void TrainingForecaster::add_communication(const Configuration& c) {
   }
 }
 
-SymbolValues TrainingForecaster::sizes(const TrainingPoint& p) const {
+TrainingForecaster::Passes TrainingForecaster::passes(const TrainingPoint& p) const {
   if (p.batch == 0 || p.seq_len == 0 || p.micro_batches == 0) {
     throw Error("a step of training", "a batch, a sequence or micro-batches of 0",
                 "at least 1 of each");
@@ -191,12 +191,15 @@ SymbolValues TrainingForecaster::sizes(const TrainingPoint& p) const {
     throw Error("--micro-batches", std::to_string(p.micro_batches),
                 "at most the " + std::to_string(sequences) + " sequences of a device");
   }
-  return recording_.symbols.resolve({divided_up(sequences, p.micro_batches), p.seq_len, p.seq_len});
+  const MicroBatches parts(sequences, p.micro_batches);
+  const auto resolve = [&](std::uint64_t batch) {
+    return recording_.symbols.resolve({batch, p.seq_len, p.seq_len});
+  };
+  return {resolve(parts.large), resolve(parts.small()), parts.num_large(), parts.num_small};
 }
 
 TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
-  const SymbolValues values = sizes(p);
-  const auto passes = static_cast<double>(p.micro_batches);
+  const Passes all = passes(p);
   const auto replicas = static_cast<double>(replicas_);
   const auto devices = static_cast<double>(devices_);
   TrainingForecast f;
@@ -207,7 +210,10 @@ TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
     return std::max(0.0, messages_s - work_s) + cost * std::min(messages_s, work_s);
   };
   double last_work_s = 0;  // of the last pass, what its messages leave
-  const auto add = [&](const std::optional<Part>& part, double times) {
+  const auto add = [&](const std::optional<Part>& part, const SymbolValues& values,
+                       std::uint64_t passes) {
+    if (passes == 0) return;
+    const auto times = static_cast<double>(passes);
     std::array<double, 2> device{};
     part->step.part_seconds(values, device);
     std::array<double, 1> attention{};
@@ -240,19 +246,29 @@ TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
     f.communication_s += times * added(of_pass_s_, work_s);
     last_work_s = std::max(0.0, work_s - of_pass_s_);
   };
-  add(first_, 1);
-  if (p.micro_batches > 1) add(next_, passes - 1);
+  add(first_, all.large, 1);
+  add(next_, all.large, all.num_large - 1);
+  add(next_, all.small, all.num_small);
   const Work update = total_work(update_);
-  f.flops = devices * (f.flops + static_cast<double>(update.flops.constant()));
-  f.bytes = devices * (f.bytes + whole_bytes(update.bytes()));
+  // Of replicas with fewer sequences than this one in proportion.
+  const double used = static_cast<double>(p.batch) /
+                      (replicas * static_cast<double>(divided_up(p.batch, replicas_)));
+  f.flops = devices * (used * f.flops + static_cast<double>(update.flops.constant()));
+  f.bytes = devices * (used * f.bytes + whole_bytes(update.bytes()));
   f.bound =
       static_cast<Bound>(std::max_element(by_bound.begin(), by_bound.end()) - by_bound.begin());
   f.update_s = update_s_;
   f.communication_s += added(of_step_s_, last_work_s) + alone_s_;
   f.step_s = f.forward_s + f.backward_s + f.update_s + f.communication_s;
   f.tokens_per_s = static_cast<double>(p.batch) * static_cast<double>(p.seq_len) / f.step_s;
-  f.model_flops = replicas * passes * static_cast<double>(recording_.model_flops.at(values));
-  f.hardware_flops = devices * passes * static_cast<double>(recording_.hardware_flops.at(values));
+  const auto of_passes = [&](const Count& flops) {
+    const auto sum = [&](std::uint64_t times, const SymbolValues& values) {
+      return static_cast<double>(times) * static_cast<double>(flops.at(values));
+    };
+    return used * (sum(all.num_large, all.large) + sum(all.num_small, all.small));
+  };
+  f.model_flops = replicas * of_passes(recording_.model_flops);
+  f.hardware_flops = devices * of_passes(recording_.hardware_flops);
   const double possible = devices * peak_flops_per_second_ * f.step_s;
   f.mfu = f.model_flops / possible;
   f.hfu = f.hardware_flops / possible;
@@ -262,7 +278,7 @@ TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
   f.gradient_bytes = share(ShardedStates::Gradients) * whole_bytes(recording_.gradient_bytes);
   f.optimizer_bytes = share(ShardedStates::Optimizer) * whole_bytes(recording_.optimizer_bytes);
   const bool in_place = lowering_.elementwise == Kernels::Fused;
-  const ActivationBytes activations = activation_bytes(recording_.first, values, in_place);
+  const ActivationBytes activations = activation_bytes(recording_.first, all.large, in_place);
   f.saved_activation_bytes = static_cast<double>(activations.saved);
   f.activation_bytes = static_cast<double>(activations.peak);
   // Eager frameworks drop gradients after each step; replicas keep them, in what they send.
@@ -286,20 +302,27 @@ FlopsConventions TrainingForecaster::conventions(std::uint64_t seq_len) const {
 }
 
 std::vector<BreakdownRow> TrainingForecaster::breakdown(const TrainingPoint& p) const {
-  const SymbolValues values = sizes(p);
+  const Passes all = passes(p);
   std::vector<BreakdownRow> rows;
-  const auto add = [&](const char* pass, const std::vector<OpGroup>& groups, std::uint64_t times) {
+  const auto add = [&](const char* pass, const std::vector<OpGroup>& groups,
+                       const SymbolValues& values, std::uint64_t times) {
+    if (times == 0) return;
     for (const OpGroup& g : groups) {
       const OpTime t = time_of(g, is_attention_gradient(g) ? gradient_rates_ : rates_, values);
       const std::uint64_t count = g.count * times;
       rows.push_back({pass, g, t, count, static_cast<double>(count) * t.total});
     }
   };
-  add("forward", first_->forward, p.micro_batches);
-  add("backward", first_->backward, 1);
-  if (p.micro_batches > 1) add("backward", next_->backward, p.micro_batches - 1);
-  add("backward", first_->attention, p.micro_batches);
-  add("update", update_, 1);
+  add("forward", first_->forward, all.large, all.num_large);
+  add("forward", first_->forward, all.small, all.num_small);
+  add("backward", first_->backward, all.large, 1);
+  if (p.micro_batches > 1) {
+    add("backward", next_->backward, all.large, all.num_large - 1);
+    add("backward", next_->backward, all.small, all.num_small);
+  }
+  add("backward", first_->attention, all.large, all.num_large);
+  add("backward", first_->attention, all.small, all.num_small);
+  add("update", update_, all.large, 1);
   return rows;
 }
 

@@ -87,8 +87,14 @@ class TrainingForecaster {
   };
   Part compile(const TrainingPass& pass) const;
   void add_communication(const Configuration& c);
-  /// Of a replica's micro-batch.
-  SymbolValues sizes(const TrainingPoint& point) const;
+  /// Of the replica with most sequences: its micro-batches, and their sizes.
+  struct Passes {
+    SymbolValues large;
+    SymbolValues small;
+    std::uint64_t num_large;
+    std::uint64_t num_small;
+  };
+  Passes passes(const TrainingPoint& point) const;
 
   std::uint64_t layers_ = 0;
   std::uint64_t hidden_size_ = 0;

@@ -88,26 +88,29 @@ bool has_kvp(const std::vector<MethodSpec>& methods) {
 }
 
 /// What a resumed training must have in common with its beginning.
-ordered_json settings_json(const TrainOptions& o) {
+ordered_json settings_json(const TrainOptions& o, const TrainSettings& s, std::uint64_t seq_len) {
   return {{"model", o.model},
-          {"method", o.method},
+          {"random_weights", o.random_weights},
+          {"set", o.set},
+          {"method", to_string(parse_methods(o.method))},
           {"semantics", o.semantics},
           {"text", o.text},
           {"tokenizer", o.tokenizer},
-          {"seq_len", o.seq_len},
-          {"seed", o.seed},
-          {"steps", o.steps},
-          {"batch", o.batch},
-          {"micro_batches", o.micro_batches},
-          {"learning_rate", o.learning_rate},
-          {"last_learning_rate", o.last_learning_rate},
-          {"warmup", o.warmup},
-          {"weight_decay", o.weight_decay},
-          {"clip", o.clip},
-          {"z_loss", o.z_loss},
-          {"base_weight", o.base_weight},
-          {"auxiliary_weight", o.auxiliary_weight},
-          {"consistency_weight", o.consistency_weight}};
+          {"seq_len", seq_len},
+          {"seed", s.seed},
+          {"steps", s.rate.steps},
+          {"batch", s.batch},
+          {"micro_batches", s.micro_batches},
+          {"learning_rate", s.rate.peak},
+          {"last_learning_rate", s.rate.last},
+          {"warmup", s.rate.warmup_steps},
+          {"weight_decay", s.weight_decay},
+          {"clip", s.clip},
+          {"z_loss", s.z_loss},
+          {"base_weight", s.base_loss},
+          {"auxiliary_weight", s.auxiliary_loss},
+          {"consistency_weight",
+           s.consistency_loss ? ordered_json(*s.consistency_loss) : ordered_json(nullptr)}};
 }
 
 /// The last complete checkpoint in the output folder.
@@ -288,7 +291,7 @@ std::unique_ptr<TrainingJob> prepare_training(const TrainOptions& o, const Globa
   const std::vector<MethodSpec> methods = parse_training(o, start, before);
   const Architecture& a = start.architecture();
   TokenWindows windows = read_windows(o.text, "--text", encoder, seq_len, settings.seed, a);
-  ordered_json common = settings_json(o);
+  ordered_json common = settings_json(o, settings, seq_len);
   common["tokens"] = windows.fingerprint();
   if (before) check_same_settings(*before, common);
   std::optional<TokenWindows> validation;
@@ -314,7 +317,8 @@ std::unique_ptr<TrainingJob> prepare_training(const TrainOptions& o, const Globa
   check_auxiliary(o, *job, encoder);
   if (before) job->trainer->restore(*before);
   if (job->trainer->steps_done() >= steps) {
-    throw Error("--resume", "a training that has ended", "more steps to do");
+    throw Error("--resume", fmt::format("a training whose {} steps are done", steps),
+                "one that was stopped before its last step");
   }
   job->form = saved_form(o, job->base, *job->trainer, globals);
   return job;

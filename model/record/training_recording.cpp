@@ -177,6 +177,9 @@ Graph record_forward(const Plan& plan, const Lowering& lowering, const TrainingO
     add_loss(passes, passes.add(base)[logits_of(base)->index], {1, options.z_loss}, "loss", fused);
     return std::move(passes.graph());
   }
+  if (options.base_loss + options.auxiliary_loss + options.consistency_loss == 0) {
+    throw Error("training", "losses that all have a weight of 0", "one above it");
+  }
   Recorder r(plan.symbols, lowering, plan.helpers.front().pass.prefixes);
   plan.helpers.front().record(r, plan);
   const Graph auxiliary = r.take();
@@ -186,8 +189,10 @@ Graph record_forward(const Plan& plan, const Lowering& lowering, const TrainingO
     add_loss(passes, helper_at[logits_of(auxiliary)->index],
              {options.auxiliary_loss, options.z_loss}, "auxiliary_loss", fused);
   }
-  add_loss(passes, passes.add(base)[logits_of(base)->index], {options.base_loss, options.z_loss},
-           "base_loss", fused);
+  if (options.base_loss > 0) {
+    add_loss(passes, passes.add(base)[logits_of(base)->index], {options.base_loss, options.z_loss},
+             "base_loss", fused);
+  }
   if (options.consistency_loss == 0) return std::move(passes.graph());
   const std::vector<TensorId> own_at = passes.add(own);
   const TensorId share = target_share(passes);

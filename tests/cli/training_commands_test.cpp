@@ -131,9 +131,10 @@ TEST_CASE("train: a checkpoint that kvcast runs, and goes on from") {
                            "' --random-weights 1 --tokenizer bytes "
                            "--text '" +
                            text + "' --validation-text '" + text +
-                           "' --seq-len 32 --batch 4 --learning-rate 1e-2 --warmup 2 --threads 1 ";
+                           "' --seq-len 32 --batch 4 --warmup 2 --threads 1 ";
   const std::string out = folder.file("out");
-  const json j = run_json(base + "--steps 12 --save-every 6 --output '" + out + "' --json");
+  const json j = run_json(base + "--learning-rate 1e-2 --steps 12 --save-every 6 --output '" + out +
+                          "' --json");
   for (const char* key : {"steps", "loss", "validation_loss", "tokens_per_s", "step_s"}) {
     CHECK(j.contains(key));
   }
@@ -150,8 +151,13 @@ TEST_CASE("train: a checkpoint that kvcast runs, and goes on from") {
 
   // The second half again, from the first one's checkpoint.
   std::filesystem::remove_all(out + "/checkpoint-000012");
-  const json again =
-      run_json(base + "--steps 12 --save-every 6 --output '" + out + "' --resume --json");
+  check_contains(
+      run_program(base + "--learning-rate 1e-2 --steps 12 --set rope_theta=7 --output '" + out +
+                  "' --resume")
+          .errors,
+      {"was trained with set []"});
+  const json again = run_json(base + "--learning-rate 0.01 --steps 12 --save-every 6 --output '" +
+                              out + "' --resume --json");
   CHECK(again["loss"] == j["loss"]);
   CHECK(again["validation_loss"] == j["validation_loss"]);
   CHECK(CsvTable::read(out + "/metrics.csv").size() == 13);
@@ -159,9 +165,10 @@ TEST_CASE("train: a checkpoint that kvcast runs, and goes on from") {
   // Another text is another training.
   std::filesystem::remove_all(out + "/checkpoint-000012");
   std::ofstream(text) << std::string(4000, 'c');
-  check_contains(
-      run_program(base + "--steps 12 --save-every 6 --output '" + out + "' --resume").errors,
-      {"was trained with tokens"});
+  check_contains(run_program(base + "--learning-rate 1e-2 --steps 12 --save-every 6 --output '" +
+                             out + "' --resume")
+                     .errors,
+                 {"was trained with tokens"});
 }
 
 TEST_CASE("train: KV Prediction from a pruned base, from untrained maps, and goes on") {
@@ -220,6 +227,21 @@ TEST_CASE("train: KV Prediction from a pruned base, from untrained maps, and goe
   CHECK(norm(saved).size() > 1);
   CHECK(norm(saved) == norm(oracle));
   CHECK(norm(trained) != norm(oracle));
+  // Losses of weight 0 are not computed, and a training learns from any other.
+  for (const std::string weights :
+       {"--base-weight 0", "--base-weight 0 --auxiliary-weight 0",
+        "--base-weight 0 --consistency-weight 0", "--auxiliary-weight 0 --consistency-weight 0"}) {
+    CAPTURE(weights);
+    const std::string alone = folder.file("alone");
+    std::filesystem::remove_all(alone);
+    run_well("train --model '" + oracle + "' --method kvp:auxiliary=lp-0.50 --tokenizer bytes " +
+             weights + " --text '" + text + "' --seq-len 32 --batch 4 --steps 2 --output '" +
+             alone + "'");
+    const CsvTable table = CsvTable::read(alone + "/metrics.csv");
+    CHECK(table[1].number("gradient_norm") > 0);
+    CHECK(table[1].number("loss") > 0);
+    CHECK(!table.has_column("base_loss"));
+  }
 }
 
 }  // namespace

@@ -123,6 +123,30 @@ TEST_CASE("training forecast: replicas share the sequences and sum the gradients
   CHECK_THROWS_AS(TrainingForecaster(training_of("gpt2", "a100-80gb"), {}).at({4, 128, 8}), Error);
 }
 
+// 3 + 2 + 2 sequences, and for 4 replicas 2 + 2 + 2 + 1.
+TEST_CASE("training forecast: uneven micro-batches and replicas compute no sequence twice") {
+  const TrainingForecaster plain(training_of("llama-3.2-1b", "a100-80gb"), {});
+  const auto flops_of = [&](std::uint64_t batch, std::uint64_t micro_batches) {
+    return plain.at({batch, 1024, micro_batches}).model_flops;
+  };
+  CHECK(flops_of(7, 3) == doctest::Approx(7 * flops_of(1, 1)));
+  const auto passes_s = [&](std::uint64_t batch, std::uint64_t micro_batches) {
+    const TrainingForecast f = plain.at({batch, 1024, micro_batches});
+    return f.forward_s + f.backward_s;
+  };
+  // Gradients are stored once and added to after that.
+  const double two_s = passes_s(4, 2) - passes_s(2, 1);
+  CHECK(passes_s(7, 3) == doctest::Approx(passes_s(3, 1) + 2 * two_s));
+  double listed_s = 0;
+  for (const BreakdownRow& row : plain.breakdown({7, 1024, 3})) {
+    if (row.pass != "update") listed_s += row.total.value;
+  }
+  CHECK(listed_s == doctest::Approx(passes_s(7, 3)));
+  const TrainingForecaster four(training_of("llama-3.2-1b", "a100-80gb", {}, "ideal", 4), {});
+  CHECK(four.at({7, 1024, 1}).model_flops == doctest::Approx(flops_of(7, 1)));
+  CHECK(four.at({7, 1024, 1}).forward_s == four.at({8, 1024, 1}).forward_s);
+}
+
 // Sequences of one token hide next to nothing. Stage 1 sums once a step, stage 3 gathers the
 // weights for both ways of each micro-batch and scatters its sums. Stage 2 scatters each time, and
 // gathers once.
