@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "model/base/error.h"
+#include "model/base/pareto_front.h"
 #include "model/base/quantity.h"
 #include "model/base/words.h"
 #include "roofline/interconnect.h"
@@ -89,19 +90,8 @@ std::array<double, 4> rank_of(const Plan& p, PlanGoal goal) {
   return {};
 }
 
-bool dominates(const Plan& a, const Plan& b) {
-  const std::array<double, 3> x{a.estimate.ttft_s, a.estimate.tpot_s, -a.tokens_per_s_per_device()};
-  const std::array<double, 3> y{b.estimate.ttft_s, b.estimate.tpot_s, -b.tokens_per_s_per_device()};
-  bool better = false;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    if (x[i] > y[i]) return false;
-    better |= x[i] < y[i];
-  }
-  return better;
-}
-
 /// What the best plan has more of.
-std::string beaten_by(const Plan& best, const Plan& p, PlanGoal goal) {
+std::string worse_than(const Plan& best, const Plan& p, PlanGoal goal) {
   const std::string by = to_string(best);
   switch (goal) {
     case PlanGoal::Ttft:
@@ -143,10 +133,14 @@ Plans choose_plan(const PlanRequest& request) {
   std::stable_sort(plans.fit.begin(), plans.fit.end(), [&](const Plan& a, const Plan& b) {
     return rank_of(a, request.goal) < rank_of(b, request.goal);
   });
+  std::vector<std::vector<double>> costs;
+  for (const Plan& p : plans.fit) {
+    costs.push_back({p.estimate.ttft_s, p.estimate.tpot_s, -p.tokens_per_s_per_device()});
+  }
+  const std::vector<std::optional<std::size_t>> by = beaten_by(costs);
   for (Plan& p : plans.fit) {
-    p.on_front = std::none_of(plans.fit.begin(), plans.fit.end(),
-                              [&](const Plan& other) { return dominates(other, p); });
-    if (&p != &plans.fit.front()) p.reason = beaten_by(plans.fit.front(), p, request.goal);
+    p.on_front = !by[static_cast<std::size_t>(&p - plans.fit.data())];
+    if (&p != &plans.fit.front()) p.reason = worse_than(plans.fit.front(), p, request.goal);
   }
   return plans;
 }

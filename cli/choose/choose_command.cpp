@@ -14,6 +14,7 @@ void add_choose(Command app, const Globals& globals) {
   add_choose_slim(command, globals);
   add_choose_devices(command, globals);
   add_choose_keep_rate(command, globals);
+  add_choose_frontier(command, globals);
   add_choose_serving(command, globals);
 }
 

@@ -31,7 +31,7 @@ void choose(const DevicesOptions& o, const Globals& globals) {
   if (!o.plans.objective.empty()) {
     return choose_plan(o.plans, o.parallel, o.prompt_len, most, o.json, globals);
   }
-  const double least_gain = parse_number(o.least_gain, "--min-gain", true);
+  const double least_gain = parse_flag_number(o.least_gain, "--min-gain", true);
   if (least_gain >= 1) throw Error("--min-gain", "'" + o.least_gain + "'", "a share below 1");
   const search::Runahead runahead = make_runahead(o.parallel, globals.catalog());
   const std::vector<DeviceCount> counts =

@@ -7,6 +7,7 @@ namespace kvcast::cli {
 
 void add_choose_devices(Command choose, const Globals& globals);
 void add_choose_serving(Command command, const Globals& globals);
+void add_choose_frontier(Command choose, const Globals& globals);
 void add_choose_keep_rate(Command choose, const Globals& globals);
 void add_choose_mlkv(Command choose, const Globals& globals);
 void add_choose_slim(Command choose, const Globals& globals);

@@ -40,26 +40,6 @@ ordered_json plan_json(const search::Plan& p) {
   return j;
 }
 
-/// TTFT and throughput of the plans that fit; the front as a line.
-reports::Plot plans_plot(const search::Plans& plans, const std::string& title) {
-  reports::Plot plot;
-  plot.title = title;
-  plot.x = {"TPOT (ms)", "tpot_s", reports::Scale::Log10, 1e-3};
-  plot.y = {"tokens a second and device", "tokens_per_s_per_device", reports::Scale::Log10};
-  reports::Series all{"plans that fit", {}, reports::Style::Marks};
-  reports::Series front{"on the front", {}, reports::Style::Marks};
-  for (const search::Plan& p : plans.fit) {
-    const reports::Point point{p.estimate.tpot_s, p.tokens_per_s_per_device(),
-                               search::to_string(p)};
-    (p.on_front ? front : all).points.push_back(point);
-    if (p.on_front) plot.annotations.push_back({point.x, point.y, point.name});
-  }
-  for (reports::Series* s : {&all, &front}) {
-    if (!s->points.empty()) plot.series.push_back(std::move(*s));
-  }
-  return plot;
-}
-
 }  // namespace
 
 void PlanFlags::add_to(Command c) {
@@ -118,6 +98,7 @@ void choose_plan(const PlanFlags& flags, const ParallelOptions& parallel,
   ranking.rows = rows_of(plans.fit, plan_json);
   for (const search::Plan& p : plans.rejected) {
     ordered_json row = plan_json(p);
+    row.erase("on_front");
     row["reason"] = p.reason;
     ranking.rows.push_back(row);
   }
@@ -135,7 +116,11 @@ void choose_plan(const PlanFlags& flags, const ParallelOptions& parallel,
   ranking.rejected = [](const ordered_json& row) { return row["plan"].get<std::string>(); };
   if (!flags.plot.empty()) {
     reports::write_plot(
-        plans_plot(plans, fmt::format("{} on {}", c.architecture.name, c.interconnect->name())),
+        front_plot(ranking.rows,
+                   fmt::format("{} on {}", c.architecture.name, c.interconnect->name()),
+                   {"TPOT (ms)", "tpot_s", reports::Scale::Log10, 1e-3},
+                   {"tokens a second and device", "tokens_per_s_per_device", reports::Scale::Log10},
+                   "plan"),
         flags.plot);
   }
   print_ranking(ranking, output);

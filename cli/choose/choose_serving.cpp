@@ -12,9 +12,9 @@
 #include "cli/frame/progress_bar.h"
 #include "cli/frame/this_machine.h"
 #include "model/base/error.h"
+#include "model/base/pareto_front.h"
 #include "model/base/quantity.h"
 #include "model/base/stopwatch.h"
-#include "reports/plot/plot.h"
 #include "search/server_group.h"
 #include "search/serving_rate.h"
 
@@ -129,22 +129,21 @@ void add_servers(double rate, std::uint64_t most_devices, ordered_json& row) {
   }
 }
 
-/// On the front unless another one takes more requests a device and answers no later.
+/// On the front unless another one takes as many requests a device and answers no later.
 void mark_front(ordered_json& rows) {
+  std::vector<ordered_json*> able;
+  std::vector<std::vector<double>> costs;
   for (ordered_json& row : rows) {
-    row["on_front"] = false;
     if (row.contains("reason")) continue;
-    const double rate = row["max_rate_per_device"];
-    const double latency = row["e2e_mean_s"];
-    std::string better;
-    for (const ordered_json& other : rows) {
-      if (other.contains("reason")) continue;
-      const double r = other["max_rate_per_device"];
-      const double l = other["e2e_mean_s"];
-      if (r >= rate && l <= latency && (r > rate || l < latency)) better = other["server"];
-    }
-    row["on_front"] = better.empty();
-    row["note"] = better.empty() ? "" : "slower and fewer than " + better;
+    able.push_back(&row);
+    costs.push_back({-row["max_rate_per_device"].get<double>(), row["e2e_mean_s"].get<double>()});
+  }
+  const std::vector<std::optional<std::size_t>> by = beaten_by(costs);
+  for (std::size_t i = 0; i < able.size(); ++i) {
+    ordered_json& row = *able[i];
+    row["on_front"] = !by[i];
+    row["note"] =
+        by[i] ? "slower and fewer than " + (*able[*by[i]])["server"].get<std::string>() : "";
   }
 }
 
@@ -206,23 +205,15 @@ void choose(const ChooseServingOptions& o, const Globals& globals) {
                   "e2e_mean_s", "steady", "servers", "all_devices", "on_front", "note"});
   ranking.rejected = [](const ordered_json& row) { return row["server"].get<std::string>(); };
   if (!o.plot.empty()) {
-    reports::Plot plot;
-    plot.title = "servers at their highest rate, " + sweep.workload;
-    plot.x = {.label = "mean end-to-end time (s)",
-              .column = "e2e_mean_s",
-              .scale = reports::Scale::Log10};
-    plot.y = {.label = "requests a second and device",
-              .column = "max_rate_per_device",
-              .scale = reports::Scale::Log10};
-    for (const ordered_json& row : ranking.rows) {
-      if (row.contains("reason")) continue;
-      const bool front = row["on_front"];
-      const reports::Point point{row["e2e_mean_s"], row["max_rate_per_device"], row["server"]};
-      series_of(plot.series, front ? "on the front" : "others", reports::Style::Marks)
-          .points.push_back(point);
-      if (front) plot.annotations.push_back({point.x, point.y, point.name});
-    }
-    reports::write_plot(plot, o.plot);
+    reports::write_plot(front_plot(ranking.rows, "servers at their highest rate, " + sweep.workload,
+                                   {.label = "mean end-to-end time (s)",
+                                    .column = "e2e_mean_s",
+                                    .scale = reports::Scale::Log10},
+                                   {.label = "requests a second and device",
+                                    .column = "max_rate_per_device",
+                                    .scale = reports::Scale::Log10},
+                                   "server"),
+                        o.plot);
   }
   print_ranking(ranking, o.output);
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cli/frame/result.h"
+#include "reports/plot/plot.h"
 
 namespace kvcast::cli {
 
@@ -17,6 +18,11 @@ struct Ranking {
   Words rejected;             ///< the name of a rejected row
   std::string note;           ///< a line below the table
 };
+
+/// Rows with "on_front", `x.column` and `y.column`; those on the front have their name,
+/// row[`name`], beside them.
+reports::Plot front_plot(const ordered_json& rows, const std::string& title, const reports::Axis& x,
+                         const reports::Axis& y, const char* name);
 
 /// Prints a table, or JSON, and writes the CSV file, as `output` asks.
 void print_ranking(const Ranking& ranking, const RowsOutput& output);

@@ -20,7 +20,7 @@ constexpr std::uint64_t most_devices = 4096;
 double parse_link_rate(const std::string& text) {
   constexpr const char* flag = "--link-gb-per-s";
   constexpr double giga = 1e9;
-  const double bytes_per_s = giga * parse_number(text, flag, false);
+  const double bytes_per_s = giga * parse_flag_number(text, flag, false);
   if (bytes_per_s < simulate::least_bytes_per_s) {
     throw Error(
         flag, "'" + text + "'",
@@ -64,7 +64,7 @@ search::HardwareLink parse_link(const LinkFlags& flags, const roofline::Hardware
     forget("bandwidth");
   }
   if (!flags.latency_s.empty()) {
-    link.link.latency_s = parse_number(flags.latency_s, "--link-latency-s", true);
+    link.link.latency_s = parse_flag_number(flags.latency_s, "--link-latency-s", true);
     forget("latency");
   }
   return link;
@@ -84,9 +84,9 @@ std::optional<search::HardwareLink> parse_placement_link(const LinkFlags& flags,
   return {};
 }
 
-double parse_number(const std::string& text, const char* flag, bool zero) {
+double parse_flag_number(const std::string& text, const char* flag, bool zero) {
   double number = -1;
-  const bool whole = kvcast::parse_number(text, number);
+  const bool whole = parse_number(text, number);
   if (!whole || !(number >= 0) || (number == 0 && !zero)) {
     throw Error(flag, "'" + text + "'", zero ? "a number of at least 0" : "a number above 0");
   }

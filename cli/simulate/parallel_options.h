@@ -43,7 +43,7 @@ std::optional<search::HardwareLink> parse_placement_link(
     const LinkFlags& flags, const roofline::Configuration& configuration);
 
 /// A number above zero, or at least zero with `zero`. Throws Error starting with the flag.
-double parse_number(const std::string& text, const char* flag, bool zero);
+double parse_flag_number(const std::string& text, const char* flag, bool zero);
 /// 1 or more devices.
 std::size_t parse_devices(const std::string& text, const char* flag);
 

@@ -105,7 +105,7 @@ void search_one(const SearchOptions& o, const Globals& globals) {
       parse_flag("--algorithm", o.parallel.algorithm, search::parse_partition_algorithm);
   if (!o.objective_command.empty()) {
     const search::Objective objective = command_objective(
-        o.objective_command, parse_number(o.command_limit_s, "--command-limit-s", false));
+        o.objective_command, parse_flag_number(o.command_limit_s, "--command-limit-s", false));
     print_found(search_partition(objective, prompt_len, devices, algorithm), prompt_len, o.json);
     return;
   }
@@ -266,7 +266,8 @@ void look_up_one(const LookupOptions& o, const Globals& globals) {
   p.request.mode = setting("mode");
   p.send_order = setting("send_order");
   p.link.latency_s = setting("link_latency_s");
-  const double bytes_per_s = parse_number(setting("link_bytes_per_s"), "link_bytes_per_s", false);
+  const double bytes_per_s =
+      parse_flag_number(setting("link_bytes_per_s"), "link_bytes_per_s", false);
   p.link.gb_per_s = shortest(bytes_per_s / 1e9);
   const Runahead runahead = make_runahead(p, globals.catalog());
   if (!o.force) check_times(table, o, runahead);

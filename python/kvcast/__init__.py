@@ -24,7 +24,7 @@ from kvcast._results import Graph, Operator, Result, Table
 
 __all__ = [
     "Error", "Graph", "KvcastWarning", "Operator", "Result", "RunError", "Table", "calibrate",
-    "choose_devices", "choose_keep_rate", "choose_mlkv", "choose_serving", "choose_slim",
+    "choose_devices", "choose_frontier", "choose_keep_rate", "choose_mlkv", "choose_serving", "choose_slim",
     "command", "convert_kvp", "convert_mlkv", "convert_prune", "convert_quantize", "convert_slim",
     "engine_list", "engine_show", "estimate", "graph", "hardware_list", "hardware_show",
     "model_list", "model_show", "partition_lookup", "partition_search", "partition_table",
@@ -275,6 +275,12 @@ def choose_mlkv(model=None, hardware=None, **flags):
 def choose_keep_rate(model=None, hardware=None, **flags):
     """How much of the prompt to keep: `kvcast choose keep-rate`."""
     return command("choose keep-rate", model=model, hardware=hardware, **flags)
+
+
+def choose_frontier(model=None, hardware=None, **flags):
+    """The choices of a sweep that nothing else beats: `kvcast choose frontier`. Axes as in `sweep`;
+    goals=["ttft_s", "peak_memory_bytes"], limits={"ttft_s": 2}."""
+    return command("choose frontier", model=model, hardware=hardware, **flags)
 
 
 def choose_devices(model=None, hardware=None, **flags):

@@ -46,6 +46,9 @@ def choose_slim(
 def choose_mlkv(
     model: Union[_Model, None] = None, hardware: Union[_Hardware, None] = None, **flags: Any
 ) -> Result: ...
+def choose_frontier(
+    model: Union[_Model, None] = None, hardware: Union[_Hardware, None] = None, **flags: Any
+) -> Result: ...
 def choose_keep_rate(
     model: Union[_Model, None] = None, hardware: Union[_Hardware, None] = None, **flags: Any
 ) -> Result: ...
