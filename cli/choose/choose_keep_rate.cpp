@@ -92,7 +92,9 @@ void run(const KeepRateOptions& o, const Globals& globals) {
       o.keep ? search::keep_rate(request, *o.keep)
              : search::largest_keep_rate(request, *o.target_speedup);
   std::vector<KeepRate> rates;
-  for (const double keep : usual_rates) rates.push_back(search::keep_rate(request, keep));
+  for (const double keep : usual_rates) {
+    if (!answer || answer->keep != keep) rates.push_back(search::keep_rate(request, keep));
+  }
   if (answer) rates.insert(rates.begin(), *answer);
 
   const std::string reason =

@@ -149,7 +149,9 @@ void mark_front(ordered_json& rows) {
 
 void choose(const ChooseServingOptions& o, const Globals& globals) {
   o.output.check();
-  if (o.axes.at("model").empty()) throw Error("--model is required");
+  if (o.axes.at("model").empty())
+    throw Error(
+        "--model is required: names (kvcast model list), config.json files or folders with one");
   const Objective objective = parse_objective(o.serving.slo);
   if (objective.slo.is_empty()) {
     throw Error("--slo is required: ttft=S, tpot=S or e2e=S, what a request must keep");

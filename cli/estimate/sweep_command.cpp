@@ -397,6 +397,7 @@ void add_sweep(Command app, const Globals& globals) {
               "ttft: one line per configuration; memory: weights, KV cache and activations of the "
               "first configuration; parts: one bar per configuration, with each part's share of "
               "TTFT");
+  command.need({"--plot-kind"}, {"--plot"});
   command.add("--shard I/N", o->shard, "only the I-th of N contiguous parts of the grid");
   command.add("--threads", o->threads, "number of threads; default: all cores").range(1, 1024);
   command.add("--restart", o->restart);

@@ -90,11 +90,10 @@ void set_devices(const RequestOptions& o, const Catalog& catalog, roofline::Conf
   if (!o.micro_batches.empty()) {
     c.micro_batches = parse_token_count(o.micro_batches, "--micro-batches");
   }
-  std::string_view rest = o.stages;
-  while (!rest.empty()) {
-    const std::size_t end = rest.find('/');
-    c.stage_layers.push_back(parse_token_count(std::string(rest.substr(0, end)), "--stages"));
-    rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
+  for (std::size_t begin = 0; !o.stages.empty() && begin <= o.stages.size();) {
+    const std::size_t end = std::min(o.stages.find('/', begin), o.stages.size());
+    c.stage_layers.push_back(parse_token_count(o.stages.substr(begin, end - begin), "--stages"));
+    begin = end + 1;
   }
   if (!o.stages.empty() && c.parallelism.pp == 1) {
     throw Error("--stages", "one stage", "--pp above 1");

@@ -77,7 +77,10 @@ std::optional<search::HardwareLink> parse_placement_link(const LinkFlags& flags,
         std::pair{"--link-latency-s", &flags.latency_s}}) {
     if (value->empty()) continue;
     if (!find_placement(c.methods)) {
-      throw Error(flag, "method " + to_string(c.methods), "kvr:p=P or tsp:p=P among the methods");
+      throw Error(
+          flag, "method " + to_string(c.methods),
+          "kvr:p=P or tsp:p=P among the methods; --platform is what joins the devices of --tp, "
+          "--pp, --ep and --dp");
     }
     return parse_link(flags, c.hardware, c.mode);
   }

@@ -316,6 +316,7 @@ void add_search(Command command, const Globals& globals) {
         "does; {partition} in it becomes 9728,6656 and {parts} 9728/6656");
   c.add("--command-limit-s SECONDS", o->command_limit_s, "time limit of one run of the command");
   c.add("--json", o->json);
+  c.need({"--command-limit-s"}, {"--objective-command"});
   c.callback([o, &globals] {
     RequestOptions& request = o->parallel.request;
     if (o->objective_command.empty() && !request.model.empty()) request.use_this_machine(globals);

@@ -167,6 +167,19 @@ SimulatedRun model_run(const SimulateOptions& o, const std::optional<simulate::N
   SimulatedModel model;
   model.configuration = parse_configuration(o.request, globals.catalog());
   const roofline::Configuration& c = model.configuration;
+  const auto refuse = [&](const std::string& got, const std::string& method) {
+    throw Error("--schedule " + o.schedule, got, "--method " + method + " in place of --schedule");
+  };
+  if (find_placement(c.methods)) refuse("method " + to_string(c.methods), to_string(c.methods));
+  const bool has_helpers =
+      !record(c.architecture, c.methods, c.lowering, {.find_model = c.find_model})
+           .helpers()
+           .empty();
+  if (has_helpers) {
+    const std::string methods = to_string(c.methods);
+    refuse(methods + ", whose helper reads the prompt first",
+           methods + "+" + o.schedule + ":p=" + (o.devices.empty() ? "P" : o.devices));
+  }
   simulate::PrefillWork work;
   simulate::RunOptions options;
   work.schedule = parse_flag("--schedule", o.schedule, simulate::parse_schedule);

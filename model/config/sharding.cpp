@@ -239,10 +239,15 @@ void check_parallelism(const Architecture& a, const Parallelism& p) {
     if (n == 0) throw Error(flag, "0", "at least 1");
   }
   for (const LayerShape& l : a.decoder.layers) {
-    if (p.ep > 1 || !l.experts || l.experts->copies == 0) continue;
-    throw Error("expert_copies",
-                fmt::format("{} copies for no device of their own", l.experts->copies),
-                "--ep above 1");
+    if (p.ep > 1 || !l.experts) continue;
+    if (l.experts->copies > 0) {
+      throw Error("expert_copies",
+                  fmt::format("{} copies for no device of their own", l.experts->copies),
+                  "--ep above 1");
+    }
+    if (l.experts->draws > 0) {
+      throw Error("expert_draws", "one device that has all experts", "--ep above 1");
+    }
   }
   if (p.sequence_parallel && p.tp == 1) {
     throw Error("--sequence-parallel", "whole layers on each device", "--tp above 1");

@@ -157,7 +157,8 @@ std::vector<CsvRow> CsvTable::rows() const {
 std::size_t CsvTable::column_index(std::string_view column) const {
   const auto found = std::find(columns_.begin(), columns_.end(), column);
   if (found == columns_.end()) {
-    throw Error(name_ + ":1: " + unknown_name("column", column, columns_).what());
+    throw Error(name_ + ":1", fmt::format("the columns {}", fmt::join(columns_, ",")),
+                fmt::format("'{}' among them", column));
   }
   return static_cast<std::size_t>(found - columns_.begin());
 }

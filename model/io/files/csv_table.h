@@ -18,7 +18,7 @@ class CsvRow {
   CsvRow(const CsvTable& table, std::size_t index) : table_(&table), index_(index) {}
 
   const CsvTable& table() const { return *table_; }
-  /// Throws Error with the nearest column name.
+  /// Throws Error with the columns that there are.
   const std::string& text(std::string_view column) const;
   /// A finite decimal number, nothing around it. Throws Error otherwise.
   double number(std::string_view column) const;
