@@ -67,7 +67,10 @@ ordered_json input_json(const Configuration& c, const DesignPoint& p) {
           {"tp", c.parallelism.tp},
           {"pp", c.parallelism.pp},
           {"ep", c.parallelism.ep},
-          {"dp", c.parallelism.dp}};
+          {"dp", c.parallelism.dp},
+          {"sequence_parallel", c.parallelism.sequence_parallel},
+          {"stages", c.stage_layers},
+          {"micro_batches", c.micro_batches}};
 }
 
 /// The parts of a TTFT that there are, in the order in which they run.

@@ -202,8 +202,16 @@ void run_program(const std::vector<std::string>& words) {
     return print_text(completions(app, [&] { return program.globals().catalog(); },
                                   {words.begin() + 1, words.end()}));
   }
+  std::vector<std::string> backwards;
+  for (auto word = words.rbegin(); word != words.rend(); ++word) {
+    // CLI11 takes the next word for the value of "--csv=".
+    const bool is_empty =
+        word->starts_with("--") && word->ends_with('=') && word->find('=') + 1 == word->size();
+    if (is_empty) backwards.emplace_back();
+    backwards.push_back(is_empty ? word->substr(0, word->size() - 1) : *word);
+  }
   try {
-    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // the last word first
+    app.parse(std::move(backwards));
   } catch (const CLI::ParseError& e) {
     report_parse_error(app, e);
   }

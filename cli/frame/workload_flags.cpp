@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "cli/frame/request_options.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
@@ -13,6 +15,8 @@ namespace {
 constexpr const char* requests_heading = "Requests";
 /// As `vllm bench serve` of vLLM 0.11.
 constexpr std::uint64_t default_count = 1000;
+/// Ours: what is known of each that has ended takes 40 bytes.
+constexpr std::uint64_t most_count = 100'000'000;
 
 std::uint64_t whole(const std::string& text, const char* flag, std::uint64_t fallback) {
   return text.empty() ? fallback : parse_token_count(text, flag);
@@ -131,6 +135,9 @@ std::unique_ptr<simulate::RequestSource> WorkloadFlags::open(
   if (!prefixes.empty()) load.prefixes = simulate::parse_shared_prefixes(prefixes, "--prefixes");
   load.block_tokens = whole(block_tokens, "--request-block-tokens", load.block_tokens);
   load.count = whole(count, "--num-requests", default_count);
+  if (load.count > most_count) {
+    throw Error("--num-requests", count, fmt::format("at most {}", most_count));
+  }
   load.seed = own_seed;
   return simulate::generate_requests(load);
 }

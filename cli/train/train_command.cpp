@@ -205,8 +205,11 @@ void add_train(Command app, const Globals& globals) {
   c.add("--clip NORM", o->clip, "of the gradient at most; 0: any").group(of_optimizer);
   c.add("--z-loss W", o->z_loss, "weight of the squared logarithm of the logits' sum")
       .group(of_optimizer);
-  c.add("--base-weight", o->base_weight).group(of_kvp);
-  c.add("--auxiliary-weight", o->auxiliary_weight).group(of_kvp);
+  c.add("--base-weight W", o->base_weight,
+        "weight of the base's loss with predicted keys and values")
+      .group(of_kvp);
+  c.add("--auxiliary-weight W", o->auxiliary_weight, "weight of the auxiliary's own loss")
+      .group(of_kvp);
   c.add("--consistency-weight W", o->consistency_weight,
         "weight of the difference between predicted and true keys and values, summed over layers "
         "[1 over the layers]")
@@ -217,7 +220,8 @@ void add_train(Command app, const Globals& globals) {
       .group(of_run);
   c.add("--resume", o->resume, "go on from the last checkpoint").group(of_run);
   c.add("--save-every STEPS", o->save_every, "write a checkpoint [at the end]").group(of_run);
-  c.add("--validate-every STEPS", o->validate_every, "[at the end]").group(of_run);
+  c.add("--validate-every STEPS", o->validate_every, "losses of --validation-text [at the end]")
+      .group(of_run);
   c.add("--plot", o->plot, "draw the losses");
   c.add("--wait-limit SECONDS", o->wait_limit_s, "with mpirun: how long a rank waits for another")
       .positive()
