@@ -151,6 +151,13 @@ struct Types {
 py::tuple run(const std::vector<std::string>& words, const py::object& object_type,
               const Types& types) {
   const py::module_ threading = py::module_::import("threading");
+  if (words.front() == "sweep") {
+    if (const std::string version = unknown_numpy(); !version.empty()) {
+      raise(types.run_error, "numpy: got " + version +
+                                 ", expected a version below 2, or a build with "
+                                 "pybind11 2.12 (pip install .)");
+    }
+  }
   const bool is_main = threading.attr("current_thread")().is(threading.attr("main_thread")());
   Capture capture;
   try {
@@ -175,11 +182,6 @@ py::tuple run(const std::vector<std::string>& words, const py::object& object_ty
   }
   py::object table = py::none();
   if (capture.table) {
-    if (const std::string version = unknown_numpy(); !version.empty()) {
-      raise(types.error, "numpy: got " + version +
-                             ", expected a version below 2, or a build with "
-                             "pybind11 2.12 (pip install .)");
-    }
     table = columns_of(std::move(*capture.table));
   }
   return py::make_tuple(to_python(capture.document, object_type), table, capture.text, messages);

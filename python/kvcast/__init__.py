@@ -11,13 +11,16 @@ prints, a fault of a run `RunError`. Functions may be called from several thread
 """
 
 import functools
+import hashlib
 import json
 import logging
 import os
+import re
+import stat
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kvcast._results import Graph, Operator, Result, Table
@@ -49,9 +52,10 @@ def _load():
 
 
 _core = _load()
+__version__ = _core.build_facts().split()[1]
 _data = Path(__file__).with_name("data")
 _log = logging.getLogger("kvcast")
-_takes_value, _takes_values = 1, 2
+_takes_values = 2
 
 
 class Error(ValueError):
@@ -72,9 +76,9 @@ def _flags():
 
 
 def _is_list(value):
-    return isinstance(value, (list, tuple, set, range)) or (
-        hasattr(value, "tolist") and getattr(value, "ndim", 0) > 0
-    )
+    if isinstance(value, (str, bytes, Mapping, os.PathLike)):
+        return False
+    return value.ndim > 0 if hasattr(value, "ndim") else isinstance(value, Iterable)
 
 
 def _text(value):
@@ -92,47 +96,83 @@ def _text(value):
 
 
 def _pairs(mapping):
-    return [f"{key}={_text(value)}" for key, value in mapping.items()]
+    """Entries of a config as JSON where text has no other form."""
+    def text(value):
+        return _json(value) if value is None or isinstance(value, Mapping) else _text(value)
+
+    return [f"{key}={text(value)}" for key, value in mapping.items()]
+
+
+def _json(value):
+    def plain(other):
+        if isinstance(other, Mapping):
+            return dict(other)
+        if hasattr(other, "tolist"):  # numpy's
+            return other.tolist()
+        return float(other) if hasattr(other, "__float__") else str(other)
+
+    return json.dumps(value, default=plain)
+
+
+def _folder_of_files():
+    """This user's alone, and the same in each process; the system cleans it."""
+    folder = Path(tempfile.gettempdir()) / f"kvcast-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    info = folder.lstat()
+    is_own = stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() and not info.st_mode & 0o077
+    return folder if is_own else Path(tempfile.mkdtemp(prefix="kvcast-"))
 
 
 class _Files:
-    """Models and devices that are given as dicts, as files for one call."""
+    """Models and devices that are given as dicts, as files. Their paths follow from what is in them,
+    so that a sweep goes on from the CSV that another process has begun."""
 
     def __init__(self):
-        self._folder = None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        if self._folder is not None:
-            self._folder.cleanup()
-
-    def folder(self):
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="kvcast-")
-        return Path(self._folder.name)
+        self._names = {}  # by path
 
     def path_of(self, keyword, value):
         """The value, or the path of a file with it."""
-        if hasattr(value, "to_dict"):
+        if hasattr(value, "to_dict") and not isinstance(value, Mapping):
             value = value.to_dict()
         if not isinstance(value, Mapping):
             return value
         name = value.get("_name_or_path") or value.get("name") or value.get("model_type")
         name = str(name or keyword).rstrip("/").rsplit("/", 1)[-1]
-        place = self.folder() / str(len(list(self.folder().iterdir())))
-        place.mkdir()
+        name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", name).strip("-")[:100] or keyword
+        content = _json(dict(value)).encode()
+        place = _folder_of_files() / hashlib.sha256(content).hexdigest()[:16]
+        place.mkdir(exist_ok=True)
         path = place / f"{name}.json"
-        path.write_text(json.dumps(value, default=str))
+        if not path.exists():
+            descriptor, whole = tempfile.mkstemp(dir=place)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+            os.replace(whole, path)
+        others = sum(p != str(path) and Path(p).stem == name for p in self._names)
+        self._names.setdefault(str(path), f"{name} ({others + 1})" if others else name)
         return path
 
     def in_words(self, line):
-        """A line without the folder's own name."""
-        if self._folder is None:
-            return line
-        parts = line.split(self._folder.name + "/")
-        return parts[0] + "".join(part.split("/", 1)[-1] for part in parts[1:])
+        """A line with the names of files only."""
+        for path in self._names:
+            line = line.replace(path, Path(path).name)
+        return line
+
+    def in_results(self, value):
+        """Names in place of paths: of models and devices in what is returned."""
+        if not self._names:
+            return value
+        if isinstance(value, str):
+            for path, name in self._names.items():
+                value = value.replace(path, name)
+        elif isinstance(value, dict):
+            for key, one in value.items():
+                value[key] = self.in_results(one)
+        elif isinstance(value, list):
+            value[:] = map(self.in_results, value)
+        elif isinstance(value, tuple):  # a column of words
+            return value[0], [self.in_results(word) for word in value[1]]
+        return value
 
 
 def _words(command, positional, keywords, files):
@@ -142,14 +182,19 @@ def _words(command, positional, keywords, files):
         words.append(f"--data={_data}")
     if "--json" in known and "json" not in keywords:
         words.append("--json")
+    bare = []
     for keyword, value in keywords.items():
+        if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:  # numpy's
+            value = value.item()
         if value is None or value is False:
             continue
         flag = "--" + keyword.strip("_").replace("_", "-")
-        if value is True:
-            words.append(flag)
+        takes = known.get(flag)  # None: the program says that there is no such flag
+        if takes == 0 and value is not True:
+            raise Error(f"{flag}: got {value!r}, expected True or False")
+        if value is True:  # where a value is missing, the program finds none behind it
+            bare.insert(len(bare) if takes else 0, flag)
             continue
-        takes = known.get(flag, _takes_value)
         if keyword in ("model", "hardware", "base", "auxiliary", "platform"):
             if _is_list(value):
                 value = [files.path_of(keyword, one) for one in value]
@@ -157,9 +202,21 @@ def _words(command, positional, keywords, files):
                 value = files.path_of(keyword, value)
         if takes == _takes_values and isinstance(value, Mapping):
             value = _pairs(value)
-        values = value if takes == _takes_values and _is_list(value) else [value]
+        values = [value]
+        if takes == _takes_values and _is_list(value):
+            values = list(value)
+            if not values and not isinstance(keywords[keyword], Mapping):
+                raise Error(f"{flag}: got an empty list, expected at least one value")
         words += [f"{flag}={_text(one)}" for one in values]
-    return words
+    return list(map(_encoded, words + bare))
+
+
+def _encoded(word):
+    """Paths may be of other bytes than UTF-8."""
+    try:
+        return os.fsencode(word)
+    except UnicodeEncodeError:
+        raise Error(f"{word!r}: got text that has no UTF-8, expected some that has") from None
 
 
 def _depth_of_caller():
@@ -172,18 +229,42 @@ def _depth_of_caller():
 
 def _call(command, positional=(), **keywords):
     """(the JSON or None, columns or None, text) of a command."""
-    with _Files() as files:
-        words = _words(command, positional, keywords, files)
-        try:
-            document, table, text, messages = _core.run(words, Result, Error, RunError)
-        except (Error, RunError) as e:
-            raise type(e)(files.in_words(str(e))) from None
-        for line, is_warning in messages:
-            if is_warning:
-                warnings.warn(files.in_words(line), KvcastWarning, stacklevel=_depth_of_caller())
-            else:
-                _log.info("%s", files.in_words(line))
-    return document, table, text
+    _check_fork(command, keywords)
+    files = _Files()
+    words = _words(command, positional, keywords, files)
+    try:
+        document, table, text, messages = _core.run(words, Result, Error, RunError)
+    except (Error, RunError) as e:
+        raise type(e)(files.in_words(str(e))) from None
+    for line, is_warning in messages:
+        if is_warning:
+            warnings.warn(files.in_words(line), KvcastWarning, stacklevel=_depth_of_caller())
+        else:
+            _log.info("%s", files.in_words(line))
+    return files.in_results(document), files.in_results(table), files.in_results(text)
+
+
+_executes = {"run", "train", "validate", "calibrate", "convert slim", "convert kvp"}
+_has_executed = _is_forked = False
+
+
+def _after_fork():
+    global _is_forked
+    _is_forked = _has_executed
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _check_fork(command, keywords):
+    """A process that is forked has none of the threads that compute, and would wait for them."""
+    global _has_executed
+    if command not in _executes or keywords.get("threads") == 1:
+        return
+    if _is_forked:
+        raise RunError(f"{command}: this process was forked from one whose threads had computed; "
+                       "expected multiprocessing.get_context('spawn'), or threads=1")
+    _has_executed = True
 
 
 def command(name, *positional, **flags):
@@ -217,7 +298,9 @@ def sweep(model=None, hardware=None, **flags):
     CSV. With csv=FILE the rows go to the file and a summary is returned; with dry_run=True the
     number of points.
     """
-    is_summary = flags.get("csv") is not None or bool(flags.get("dry_run"))
+    flags.pop("json", None)
+    flags["csv"] = None if flags.get("csv") is False else flags.get("csv")
+    is_summary = flags["csv"] is not None or bool(flags.get("dry_run"))
     document, columns, _ = _call(
         "sweep", model=model, hardware=hardware, json=is_summary or None, **flags
     )
@@ -385,8 +468,12 @@ def run(model=None, prompt=None, tokens=None, logits=None, **flags):
     flags    output_len=128 [tokens], method="plain", count=True, threads=N, ...
     Returns  generated_tokens, text; ttft_s, tpot_s [s]; kv_cache_bytes [bytes]; analytic_flops,
              counted_flops [FLOP]; logits: float32 (float64 with dtype="fp64") [positions, vocab]
-             of the prompt, a batch before them if there are several sequences
+             of the prompt, a batch before them if there are several sequences;
+             peak_memory_bytes is that of the whole Python process
     """
+    flags.pop("json", None)
+    if not isinstance(logits, bool) and hasattr(logits, "item"):
+        logits = logits.item()
     if logits is not True:
         return command("run", model=model, prompt=prompt, tokens=tokens, logits=logits, **flags)
     with tempfile.TemporaryDirectory(prefix="kvcast-") as folder:
@@ -414,5 +501,7 @@ def graph(model, pass_="prefill", **flags):
     """The recorded operators of a pass: `kvcast model show --operators`. pass_: "prefill", "decode"
     (the first step) or "training"; flags: method, attention, dtype, batch, prompt_len [tokens], ...
     Returns a `Graph` of operators with their FLOPs and bytes at these sizes."""
-    document = command("model show", model, operators=True, pass_=pass_, **flags)
+    flags.pop("json", None)
+    flags["operators"] = True
+    document = command("model show", model, pass_=pass_, **flags)
     return Graph(document["name"], pass_, [Operator(row) for row in document["operators"]])

@@ -1,4 +1,4 @@
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Protocol, Union
 
@@ -13,6 +13,9 @@ class _HasToDict(Protocol):
 _Model = Union[str, PathLike[str], Mapping[str, Any], _HasToDict]
 _Hardware = Union[str, PathLike[str], Mapping[str, Any]]
 
+__version__: str
+__all__: list[str]
+
 class Error(ValueError): ...
 class RunError(RuntimeError): ...
 class KvcastWarning(UserWarning): ...
@@ -22,8 +25,8 @@ def estimate(
     model: Union[_Model, None] = None, hardware: Union[_Hardware, None] = None, **flags: Any
 ) -> Result: ...
 def sweep(
-    model: Union[_Model, list[_Model], None] = None,
-    hardware: Union[_Hardware, list[_Hardware], None] = None,
+    model: Union[_Model, Sequence[_Model], None] = None,
+    hardware: Union[_Hardware, Sequence[_Hardware], None] = None,
     **flags: Any,
 ) -> Table: ...
 def simulate_prefill(
@@ -67,6 +70,9 @@ def convert_mlkv(
 def convert_prune(
     source: Union[str, PathLike[str]], output: Union[str, PathLike[str]], **flags: Any
 ) -> Result: ...
+def convert_quantize(
+    source: Union[str, PathLike[str]], output: Union[str, PathLike[str]], **flags: Any
+) -> Result: ...
 def convert_kvp(*positional: Any, **flags: Any) -> Result: ...
 def validate(**flags: Any) -> Result: ...
 def calibrate(**flags: Any) -> Result: ...
@@ -81,7 +87,7 @@ def train(**flags: Any) -> Result: ...
 def run(
     model: Union[_Model, None] = None,
     prompt: Union[str, None] = None,
-    tokens: Union[list[int], list[list[int]], str, None] = None,
+    tokens: Union[Iterable[int], Iterable[Iterable[int]], str, None] = None,
     logits: Union[bool, str, PathLike[str], None] = None,
     **flags: Any,
 ) -> Result: ...

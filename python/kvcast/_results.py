@@ -36,10 +36,13 @@ def _plain(value):
 
 def _short(value, most=70):
     if isinstance(value, list) and value and isinstance(value[0], dict):
-        return f"[{len(value)} rows: {', '.join(value[0])}]"[:most]
+        return _cut(f"[{len(value)} rows: {', '.join(value[0])}]", most)
     if isinstance(value, numpy.ndarray):
         return f"{value.dtype} array of shape {value.shape}"
-    text = repr(dict(value)) if isinstance(value, dict) else repr(value)
+    return _cut(repr(_plain(value)), most)
+
+
+def _cut(text, most):
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
@@ -54,6 +57,7 @@ class Table:
 
     def __init__(self, columns):
         self._columns = columns  # name: float64 array, or (indices, words)
+        self._objects = {}  # arrays of words that were asked for
         self.columns = list(columns)
         first = next(iter(columns.values()), ())
         self._len = len(first[0] if isinstance(first, tuple) else first)
@@ -73,14 +77,16 @@ class Table:
 
     def __getitem__(self, name):
         column = self._columns[name]
-        if isinstance(column, tuple):
+        if not isinstance(column, tuple):
+            return column
+        if name not in self._objects:
             codes, words = column
             if name == "fits":
                 words = [word == "true" for word in words]
             choices = numpy.empty(len(words) + 1, dtype=object)
             choices[: len(words)] = words  # the last one, of index -1, stays None
-            column = self._columns[name] = choices[codes]
-        return column
+            self._objects[name] = choices[codes]
+        return self._objects[name]
 
     @property
     def columns_dict(self):
@@ -93,7 +99,8 @@ class Table:
         return Result({k: v.item() if hasattr(v, "item") else v for k, v in cells.items()})
 
     def to_pandas(self):
-        """A pandas.DataFrame; numbers are not copied, words become categories."""
+        """A pandas.DataFrame; numbers are not copied, words become categories, `fits` a boolean that
+        may be missing."""
         import pandas
 
         frame = {}
@@ -104,17 +111,33 @@ class Table:
                 frame[name] = pandas.Categorical.from_codes(column[0], categories=column[1])
             else:
                 frame[name] = self[name]
-        if "fits" in frame and None not in frame["fits"]:
-            frame["fits"] = frame["fits"].astype(bool)
+        if "fits" in frame:
+            frame["fits"] = pandas.array(frame["fits"], dtype="boolean")
         return pandas.DataFrame(frame, copy=False)
 
     def to_polars(self):
         """A polars.DataFrame."""
         import polars
 
-        return polars.DataFrame(
-            {n: c if c.dtype != object else c.tolist() for n, c in self.columns_dict.items()}
-        )
+        def series(name, column):
+            if not isinstance(column, tuple):
+                return polars.Series(name, column)
+            codes, words = column
+            choices = polars.Series(name, [*words, None], dtype=polars.String)
+            chosen = choices.gather(numpy.where(codes < 0, len(words), codes))
+            return chosen == "true" if name == "fits" else chosen
+
+        return polars.DataFrame([series(n, c) for n, c in self._columns.items()])
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        """For polars.DataFrame(table), pyarrow.table(table) and others; by polars or pyarrow."""
+        try:
+            frame = self.to_polars()
+        except ImportError:
+            import pyarrow
+
+            frame = pyarrow.Table.from_pandas(self.to_pandas(), preserve_index=False)
+        return frame.__arrow_c_stream__(requested_schema)
 
     def __dataframe__(self, *args, **kwargs):
         return self.to_pandas().__dataframe__(*args, **kwargs)

@@ -1,12 +1,16 @@
 """Errors, warnings, threads, Ctrl-C and what a call costs."""
 
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import types
 import warnings
+from pathlib import Path
 
+import numpy
 import pytest
 
 import kvcast
@@ -163,3 +167,79 @@ def _seconds(work):
     return time.perf_counter() - started
 
 
+
+
+def test_an_empty_value_takes_no_other_flag(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for keywords in (dict(csv="", batch=[1, 2]), dict(csv=[], batch=2), dict(spec="", batch=2)):
+        with pytest.raises(kvcast.Error, match="got an empty text"):
+            kvcast.sweep(**LLAMA, quiet=True, **keywords)
+    with pytest.raises(kvcast.Error, match="--prompt-len: got no value"):
+        kvcast.estimate(**LLAMA, prompt_len=True, output_len=5)
+    with pytest.raises(kvcast.Error, match="--breakdown: got 'yes', expected True or False"):
+        kvcast.estimate(**LLAMA, breakdown="yes")
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_empty_axis_is_no_default():
+    for keywords in (dict(batch=[]), dict(prompt_len=numpy.array([])), dict(hardware=[])):
+        with pytest.raises(kvcast.Error, match="got an empty list, expected at least one value"):
+            kvcast.sweep(**{**LLAMA, **keywords}, quiet=True)
+    assert kvcast.estimate(**LLAMA, set={}).ttft_s > 0
+
+
+def test_axes_may_be_anything_that_is_gone_through_once():
+    rows = [dict.fromkeys([1, 2]).keys(), (n for n in (1, 2)), frozenset([1, 2]), numpy.array([1, 2])]
+    for batch in rows:
+        assert list(kvcast.sweep(**LLAMA, batch=batch, quiet=True)["batch"]) == [1, 2]
+
+
+def test_configs_as_dicts_have_names_and_no_paths(tmp_path):
+    config = {"model_type": "llama", "vocab_size": 320, "hidden_size": numpy.int64(64),
+              "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    wider = types.MappingProxyType(dict(config, intermediate_size=256))
+    table = kvcast.sweep(model=[config, wider], hardware="h200", quiet=True)
+    assert list(table["model"]) == ["llama", "llama (2)"]
+    front = kvcast.choose_frontier(model=[config, wider], hardware="h200", quiet=True)
+    assert "/" not in repr(front.to_dict())
+    with pytest.raises(kvcast.Error) as e:
+        kvcast.estimate(model=dict(config, hidden_size="wide", name="a, b"), hardware="h200")
+    assert str(e.value).startswith("a-b.json: /hidden_size: ")
+    # The same dict is the same file, for whoever looks it up or goes on.
+    file = tmp_path / "table.json"
+    kvcast.partition_table(model=config, hardware="h200", devices=2, prompt_len=[64, 128], output=file,
+                           quiet=True)
+    found = kvcast.partition_lookup(table=file, model=config, devices=2, prompt_len=100, quiet=True)
+    assert sum(found.partition_tokens) == 100
+
+
+def test_a_forked_process_does_not_wait_for_threads_that_it_lacks():
+    code = ("import os, kvcast\n"
+            "keywords = dict(model='tests/oracle/llama_mha', tokens=[1, 2], output_len=2)\n"
+            "kvcast.run(**keywords, threads=2)\n"
+            "child = os.fork()\n"
+            "if child == 0:\n"
+            "    kvcast.run(**keywords, threads=1)\n"
+            "    try:\n"
+            "        kvcast.run(**keywords, threads=2)\n"
+            "    except kvcast.RunError as e:\n"
+            "        os._exit(0 if 'forked' in str(e) else 1)\n"
+            "    os._exit(2)\n"
+            "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "0\n", done.stderr
+
+
+def test_text_without_utf_8_is_refused_in_a_line():
+    with pytest.raises(kvcast.Error, match="no such|cannot be opened|unknown model") as e:
+        kvcast.estimate(model=os.fsdecode(b"m\xff"), hardware="h200")
+    assert "\n" not in str(e.value)
+    with pytest.raises(kvcast.Error, match="UTF-8"):
+        kvcast.estimate(model="\ud800", hardware="h200")
+
+
+def test_stubs_name_what_there_is():
+    stub = (Path(kvcast.__file__).with_suffix(".pyi")).read_text()
+    for name in kvcast.__all__:
+        assert f"def {name}(" in stub or f"class {name}(" in stub or f" as {name}\n" in stub, name
+    assert kvcast.__version__[0].isdigit()

@@ -88,7 +88,7 @@ def test_pandas_takes_the_numbers_as_they_are():
     table = kvcast.sweep(model="llama-7b", hardware="h200", batch="1..64:x2", quiet=True)
     frame = table.to_pandas()
     assert numpy.shares_memory(frame["ttft_s"].to_numpy(), table["ttft_s"])
-    assert list(frame["model"]) == ["llama-7b"] * 7 and frame["fits"].dtype == bool
+    assert list(frame["model"]) == ["llama-7b"] * 7 and frame["fits"].dtype == "boolean"
     plain = pandas.DataFrame(table.columns_dict, copy=False)
     assert numpy.shares_memory(plain["tpot_s"].to_numpy(), table["tpot_s"])
 
@@ -99,3 +99,20 @@ def test_polars_has_the_same_values():
     frame = table.to_polars()
     assert frame["ttft_s"].to_list() == list(table["ttft_s"])
     assert frame["model"].to_list() == ["llama-7b"] * 7
+
+
+def test_frames_do_not_depend_on_what_was_looked_at():
+    pytest.importorskip("pandas")
+    table = kvcast.sweep(model="llama-7b", hardware="h200", batch=[1, 8], quiet=True)
+    before = table.to_pandas()["hardware"].dtype
+    repr(table), table["hardware"]
+    assert table.to_pandas()["hardware"].dtype == before == "category"
+
+
+def test_frames_with_and_without_errors_have_the_same_types():
+    polars = pytest.importorskip("polars")
+    good = kvcast.sweep(model="llama-7b", hardware="h200", quiet=True)
+    both = kvcast.sweep(model="llama-7b", hardware="h200", tp=[1, 3], quiet=True)
+    assert polars.concat([good.to_polars(), both.to_polars()]).height == 3
+    assert polars.DataFrame(both)["fits"].to_list() == [True, None]
+    assert good.to_pandas()["fits"].dtype == both.to_pandas()["fits"].dtype
