@@ -328,6 +328,15 @@ TrainingRecording record_training(const Architecture& configured,
   if (plan.model.encoder_decoder) {
     throw Error("training", plan.model.name + ", which has an encoder", "a decoder-only model");
   }
+  // Weights that are stored in fewer bits are not what an optimizer moves by small steps.
+  for (const auto& [what, dtype] :
+       {std::pair{"weights", lowering.weights.main},
+        std::pair{"gradients", options.gradients.value_or(lowering.weights.main)}}) {
+    const bool is_float = width(dtype).block_elements == 1 && !is_integer(dtype);
+    if (is_float || dtype == DType::FP8_B128) continue;
+    throw Error("training", fmt::format("{} of {}", what, name(dtype)),
+                "a floating-point type, such as --dtype bf16");
+  }
   const bool predicts = !plan.helpers.empty() &&
                         plan.helpers.front().pass.part == TtftPart::Auxiliary &&
                         plan.prompt_tokens == Count(symbol::prompt_len);
