@@ -58,7 +58,8 @@ const defaults = {
 const sizes = ['batch', 'prompt-len', 'output-len'];
 const most_configurations = 4;
 const letters = 'ABCD';
-const state = {configurations: [{...defaults}], active: 0, x: 'prompt-len', y: 'ttft_s', pass: ''};
+const first_view = {active: 0, x: 'prompt-len', y: 'ttft_s', pass: ''};
+const state = {configurations: [{...defaults}], ...first_view};
 const pasted = {};  // texts of pasted configs, by their path
 
 const active = () => state.configurations[state.active];
@@ -68,14 +69,15 @@ const name_of = i => letters[i];
 function read_address() {
   const fields = new URLSearchParams(location.hash.slice(1));
   const read = [];
+  Object.assign(state, first_view);
   for (const [key, value] of fields) {
     const [index, flag] = key.split('.');
     if (flag === undefined) {
-      if (key === 'active') state.active = Number(value) || 0;
-      else if (['x', 'y', 'pass'].includes(key)) state[key] = value;
+      if (key === 'active') state.active = Math.max(0, Math.trunc(Number(value)) || 0);
+      else if (key === 'pass' || Object.hasOwn({x: axes, y: curves}[key] ?? {}, value)) state[key] = value;
     } else if (index === 'config') {
       pasted[key.slice('config.'.length)] = value;
-    } else if (Number(index) < most_configurations && flag in defaults) {
+    } else if (/^\d$/.test(index) && Number(index) < most_configurations && Object.hasOwn(defaults, flag)) {
       (read[Number(index)] ??= {...defaults})[flag] = value;
     }
   }
@@ -101,7 +103,8 @@ function address() {
 function words_of(c, but = []) {
   const words = [];
   for (const flag of Object.keys(defaults)) {
-    if (c[flag] !== '' && !but.includes(flag)) words.push('--' + flag, c[flag]);
+    const is_given = c[flag] !== '' || sizes.includes(flag);  // an empty size is a mistake
+    if (is_given && !but.includes(flag)) words.push('--' + flag, c[flag]);
   }
   return words;
 }
@@ -124,8 +127,8 @@ function parse_method(text) {
     const [name, ...rest] = part.split(':');
     const options = {};
     for (const option of rest.join(':').split(',').filter(o => o !== '')) {
-      const at = option.indexOf('=');
-      options[option.slice(0, at)] = option.slice(at + 1);
+      const [key, ...value] = option.split('=');
+      options[key] = value.join('=');
     }
     return {name, options};
   });
@@ -169,14 +172,16 @@ function fill_methods() {
 
 function on_method(event) {
   const {kind, key} = event.target.dataset;
-  let parts = parse_method(active().method);
-  const is_kind = p => choices.methods.find(m => m.name === p.name)?.kind === kind;
+  const kind_of = p => choices.methods.find(m => m.name === p.name)?.kind;
+  const is_kind = p => kind_of(p) === kind;
+  // What no control shows, none could take away.
+  let parts = parse_method(active().method).filter(kind_of);
   if (key === undefined) {
     parts = parts.filter(p => !is_kind(p));
     const method = choices.methods.find(m => m.name === event.target.value);
     if (method) parts.push(...parse_method(method.example));
   } else {
-    parts.find(is_kind).options[key] = event.target.value.trim();
+    parts.find(is_kind).options[key] = event.target.value.trim().replace(/[+,;]/g, '');
   }
   active().method = method_text(parts);
   if (key === undefined) {
@@ -212,8 +217,16 @@ function fill_controls() {
     }
     if (control.value !== c[flag]) control.value = c[flag];
   }
-  for (const flag of sizes) $(flag + '-range').value = place_of(c[flag]);
+  sizes.forEach(set_slider);
+  for (const key of ['x', 'y']) $(key).value = state[key];
+  if (pasted[c.model] !== undefined) $('config').value = pasted[c.model];
   fill_methods();
+}
+
+function set_slider(flag) {
+  const slider = $(flag + '-range');
+  slider.value = place_of(active()[flag]);
+  slider.setAttribute('aria-valuetext', active()[flag]);
 }
 
 function make_controls() {
@@ -245,12 +258,11 @@ function make_controls() {
     if (id.endsWith('-range')) {
       const flag = id.slice(0, -'-range'.length);
       active()[flag] = $(flag).value = at_place(Number(event.target.value));
+      event.target.setAttribute('aria-valuetext', active()[flag]);
     } else if (id in defaults) {
-      if (sizes.includes(id)) {
-        if (!/^[1-9]\d*$/.test(event.target.value)) return;
-        $(id + '-range').value = place_of(event.target.value);
-      }
       active()[id] = event.target.value;
+      if (sizes.includes(id)) set_slider(id);
+      if (id === 'model') $('config-error').textContent = '';
     } else {
       return;
     }
@@ -266,11 +278,16 @@ function make_controls() {
   $('add').addEventListener('click', () => {
     state.configurations.push({...active()});
     choose(state.configurations.length - 1);
+    keep_focus($('add'));
   });
   $('remove').addEventListener('click', () => {
     state.configurations.splice(state.active, 1);
     choose(Math.min(state.active, state.configurations.length - 1));
+    keep_focus($('remove'));
   });
+  const keep_focus = button => {  // one that is disabled has none
+    if (button.disabled) $('tabs').children[state.active].focus();
+  };
   $('tabs').addEventListener('click', event => {
     const button = event.target.closest('button');
     if (button) choose(Number(button.dataset.index));
@@ -310,6 +327,10 @@ function place_pasted() {
 
 function use_config() {
   const text = $('config').value.trim();
+  if (text === '') {
+    $('config-error').textContent = 'Nothing is pasted: expected the text of a config.json.';
+    return;
+  }
   const path = path_of(text);
   pasted[path] = text;
   place_pasted();
@@ -351,6 +372,7 @@ function listen() {
     if (innerWidth !== width) update();  // a phone's height changes as it scrolls
     width = innerWidth;
   });
+  addEventListener('pagehide', write_address);
   addEventListener('scroll', () => { $('tip').hidden = true; }, {passive: true});
   $('all-operators').addEventListener('toggle', show_roofline);
   $('roofline').addEventListener('keydown', event => {
@@ -388,6 +410,11 @@ function write_address() {
 }
 
 let address_timer = 0;
+let curves_timer = 0;
+function show_curves_now() {
+  clearTimeout(curves_timer);
+  show_curves();
+}
 function update() {
   fit_plots();
   forecasts = state.configurations.map(c => run(estimate_words(c)));
@@ -395,8 +422,9 @@ function update() {
   show_summary();
   show_numbers();
   show_bars();
-  show_curves();
   show_roofline();
+  clearTimeout(curves_timer);  // a sweep of each configuration: while a slider moves, the numbers come first
+  curves_timer = setTimeout(show_curves, 30);
   clearTimeout(address_timer);  // browsers allow few changes of it a second
   address_timer = setTimeout(write_address, 150);
 }
@@ -416,12 +444,14 @@ async function start() {
   make_controls();
   listen();
   choose(state.active);
+  show_curves_now();
   // For tests: a state in, and what is shown.
   globalThis.explorer = {
     first_forecast_ms: performance.now(),
     set(flags) {
       state.configurations = [].concat(flags).map(c => ({...defaults, ...c}));
       choose(0);
+      show_curves_now();
     },
     forecasts: () => forecasts,
     commands: id => $(id).querySelector('pre')?.textContent.split('\n') ?? [],

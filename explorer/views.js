@@ -4,8 +4,8 @@
 // ---- Numbers as text ------------------------------------------------------------------------------
 
 const prefixes = {seconds: [['s', 1], ['ms', 1e-3], ['µs', 1e-6], ['ns', 1e-9]],
-                  bytes: [['TB', 1e12], ['GB', 1e9], ['MB', 1e6], ['kB', 1e3], ['B', 1]],
-                  flops: [['PFLOP', 1e15], ['TFLOP', 1e12], ['GFLOP', 1e9], ['MFLOP', 1e6], ['FLOP', 1]],
+                  bytes: [['PB', 1e15], ['TB', 1e12], ['GB', 1e9], ['MB', 1e6], ['kB', 1e3], ['B', 1]],
+                  flops: [['PFLOP', 1e15], ['TFLOP', 1e12], ['GFLOP', 1e9], ['MFLOP', 1e6], ['kFLOP', 1e3], ['FLOP', 1]],
                   rate: [['PFLOP/s', 1e15], ['TFLOP/s', 1e12], ['GFLOP/s', 1e9], ['MFLOP/s', 1e6]],
                   plain: [['', 1]]};
 
@@ -42,9 +42,11 @@ const csv_text = rows => rows.map(r => r.map(csv_cell).join(',') + '\n').join(''
 
 function show_tabs() {
   const parts = c => [c.model.split('/')[0], c.hardware, c.engine, c.method].filter(w => w !== '').join(' · ');
+  const focused = document.activeElement?.closest('#tabs button')?.dataset.index;
   $('tabs').innerHTML = state.configurations.map((c, i) =>
     `<button type="button" data-index="${i}" aria-pressed="${i === state.active}"
       style="--color: ${color(i)}">${name_of(i)}: ${escaped(parts(c))}</button>`).join('');
+  if (focused !== undefined) $('tabs').children[focused]?.focus();
   $('add').disabled = state.configurations.length >= most_configurations;
   $('remove').disabled = state.configurations.length === 1;
 }
@@ -52,7 +54,7 @@ function show_tabs() {
 function show_summary() {
   const {document: d, error} = forecasts[state.active];
   const several = state.configurations.length > 1 ? `<b>${name_of(state.active)}</b> ` : '';
-  $('summary').innerHTML = error ? `${several}<span class="bad">${escaped(error)}</span>` :
+  $('summary').innerHTML = error ? `${several}<span class="bad error">${escaped(error)}</span>` :
     `${several}<span><b>TTFT</b>${shown(d.ttft_s, 'seconds')}</span>
      <span><b>TPOT</b>${shown(d.tpot_s, 'seconds')}</span>
      <span class="${d.fits ? '' : 'bad'}"><b>Memory</b>${shown(d.peak_memory_bytes, 'bytes')} of
@@ -101,7 +103,8 @@ function show_numbers() {
 
 /// Bars of parts, one for each configuration: bars [{parts: [[label, value]], note, bad, limit}].
 function bars_svg(bars, kind, label) {
-  const width = plot.width, left = 30, right = width < 500 ? 95 : 150, height = 34;
+  const longest_note = Math.max(...bars.map(b => b.note.length));
+  const width = plot.width, left = 30, right = 20 + 7 * longest_note, height = 34;
   const most = Math.max(...bars.map(b => Math.max(b.limit ?? 0, b.parts.reduce((sum, [, v]) => sum + v, 0))));
   const at = value => left + (width - left - right) * value / most;
   const names = [...new Set(bars.flatMap(b => b.parts.map(([n]) => n)))];
@@ -134,9 +137,10 @@ function parts_of(d) {
   const rows = d.breakdown.filter(r => r.pass === 'prefill');
   const sum = rows => rows.reduce((all, r) => all + r.seconds, 0);
   if (parts.length !== 1 || rows.length === 0 || sum(rows) > d.ttft_s * (1 + 1e-9)) return parts;
-  const kind = r => /attention/.test(r.operator) ? 'attention' : /linear/.test(r.operator) ? 'products with weights' : 'other operators';
-  return [...['products with weights', 'attention', 'other operators'].map(k => [k, sum(rows.filter(r => kind(r) === k))]),
-          ['messages and waiting', d.ttft_s - sum(rows)]].filter(([, v]) => v > d.ttft_s * 1e-9);
+  const kind = r => r.bound === 'link' ? 'messages' : r.operator === 'host' ? 'host' :
+    /attention/.test(r.operator) ? 'attention' : /linear/.test(r.operator) ? 'products with weights' : 'other operators';
+  return [...['products with weights', 'attention', 'other operators', 'host', 'messages'].map(k => [k, sum(rows.filter(r => kind(r) === k))]),
+          ['waiting', d.ttft_s - sum(rows)]].filter(([, v]) => v > d.ttft_s * 1e-9);
 }
 const part_words = {base: 'base model'};
 
@@ -320,6 +324,7 @@ function explanation(r, d) {
   const spared = r.bytes_on_chip > 0 ? `; ${text_of(r.bytes_on_chip, 'bytes')} stay on the chip` : '';
   const why = {compute: 'so the arithmetic units bind it', memory: 'so the memory binds it',
                latency: 'so starting it takes longest', link: 'so the link between devices binds it'}[r.bound] ?? `${r.bound} binds it`;
+  if (r.flops === 0 && r.bytes === 0) return `<b>${escaped(r.label)}</b> (${escaped(r.operator)}${times}): <b>${text_of(r.seconds, 'seconds')}</b>, neither FLOPs nor memory traffic of the device.`;
   return `<b>${escaped(r.label)}</b> (${escaped(r.operator)}${times}): ${needs}. ${least}${spared}, ${why}: <b>${text_of(r.seconds, 'seconds')}</b>.`;
 }
 

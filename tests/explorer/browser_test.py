@@ -108,6 +108,36 @@ def states(browser: Browser, page: pathlib.Path) -> None:
     expect("four curves", drawn == 4, drawn)
 
 
+def hostile_addresses(browser: Browser, page: pathlib.Path) -> None:
+    for address in ("#active=-1", "#active=-Infinity&0.model=llama-7b", "#x=nonsense&0.model=llama-7b",
+                    "#x=toString&y=__proto__&pass=constructor", "#0.toString=1&9.model=x&-1.model=y"):
+        browser.open(page, address)
+        drawn = browser.evaluate("document.querySelectorAll('#curves path[fill=none]').length")
+        expect(f"{address} shows its curve", drawn == 1, drawn)
+        axes = browser.evaluate("[document.getElementById('x').value, document.getElementById('y').value]")
+        expect(f"{address}: the axes", axes == ["prompt-len", "ttft_s"], axes)
+
+
+def mistakes(browser: Browser) -> None:
+    browser.evaluate("explorer.set({})")
+    for text in ("-5", "0", "1.5", ""):
+        said = browser.evaluate(f"""(field => {{
+          field.value = {json.dumps(text)};
+          field.dispatchEvent(new Event('input', {{bubbles: true}}));
+          return document.getElementById('summary').textContent;
+        }})(document.getElementById('prompt-len'))""")
+        expect(f"a prompt of {text!r} is refused", said.startswith("--prompt-len: got"), said)
+    browser.evaluate("explorer.set({method: 'random-prune:keep=0.5'})")
+    method = browser.evaluate("""(field => {
+      for (const text of ['0.5+x', '0.4']) {
+        field.value = text;
+        field.dispatchEvent(new Event('input', {bubbles: true}));
+      }
+      return explorer.commands('numbers-source')[0];
+    })(document.getElementById('option-prompt-keep'))""")
+    expect("an option holds no other method", "random-prune:keep=0.4" in method and "+" not in method, method)
+
+
 def pasted(browser: Browser, program: str, data: pathlib.Path) -> None:
     config = json.loads((data / "models" / "llama-3.2-1b.json").read_text())
     config["num_hidden_layers"] = 5
@@ -136,11 +166,14 @@ def layouts(browser: Browser, page: pathlib.Path) -> None:
         browser.window(width, 900, dark)
         browser.open(page, "#0.model=llama-3.1-8b&1.model=llama-7b&1.method=slim&1.hardware=a100-80gb")
         fits, is_dark, loaded, ids = browser.evaluate("""[
-          document.documentElement.scrollWidth <= innerWidth,
+          document.documentElement.scrollWidth <= document.documentElement.clientWidth,
           getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).slice(0, 3).every(c => c < 128),
           performance.getEntriesByType('resource').filter(e => !e.name.startsWith('blob:')).length,
           (all => all.length === new Set(all).size)([...document.querySelectorAll('[id]')].map(e => e.id))]""")
         expect(f"no sideways scrolling at {width}", fits)
+        browser.open(page, "#0.model=llama-3.1-8b&0.method=slim")
+        fits = browser.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        expect(f"no sideways scrolling with an error at {width}", fits)
         expect(f"colours at {width}", is_dark == dark)
         expect("nothing is loaded", loaded == 0, loaded)
         expect("ids are unique", ids)
@@ -161,6 +194,8 @@ def main() -> int:
         speed(browser)
         keyboard(browser)
         states(browser, page)
+        hostile_addresses(browser, page)
+        mistakes(browser)
         pasted(browser, program, data)
         equality(browser, program, data, count)
         layouts(browser, page)
