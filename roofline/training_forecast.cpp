@@ -246,9 +246,11 @@ TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
     f.communication_s += times * added(of_pass_s_, work_s);
     last_work_s = std::max(0.0, work_s - of_pass_s_);
   };
-  add(first_, all.large, 1);
-  add(next_, all.large, all.num_large - 1);
-  add(next_, all.small, all.num_small);
+  // Small ones first, as the trainer cuts a batch.
+  const bool small_first = all.num_small > 0;
+  add(first_, small_first ? all.small : all.large, 1);
+  add(next_, all.small, all.num_small - (small_first ? 1 : 0));
+  add(next_, all.large, all.num_large - (small_first ? 0 : 1));
   const Work update = total_work(update_);
   // Of replicas with fewer sequences than this one in proportion.
   const double used = static_cast<double>(p.batch) /
@@ -315,11 +317,10 @@ std::vector<BreakdownRow> TrainingForecaster::breakdown(const TrainingPoint& p) 
   };
   add("forward", first_->forward, all.large, all.num_large);
   add("forward", first_->forward, all.small, all.num_small);
-  add("backward", first_->backward, all.large, 1);
-  if (p.micro_batches > 1) {
-    add("backward", next_->backward, all.large, all.num_large - 1);
-    add("backward", next_->backward, all.small, all.num_small);
-  }
+  const bool small_first = all.num_small > 0;
+  add("backward", first_->backward, small_first ? all.small : all.large, 1);
+  add("backward", next_->backward, all.small, all.num_small - (small_first ? 1 : 0));
+  add("backward", next_->backward, all.large, all.num_large - (small_first ? 0 : 1));
   add("backward", first_->attention, all.large, all.num_large);
   add("backward", first_->attention, all.small, all.num_small);
   add("update", update_, all.large, 1);

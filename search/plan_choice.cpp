@@ -62,9 +62,7 @@ void estimate(const PlanRequest& request, Plan& plan) {
     return;
   }
   const roofline::Estimate& e = plan.estimate;
-  const auto outputs = static_cast<double>(request.point.output_len);
-  plan.tokens_per_s =
-      static_cast<double>(request.point.batch) * outputs / (e.ttft_s + (outputs - 1) * e.tpot_s);
+  plan.tokens_per_s = tokens_per_s(request.point, e.ttft_s, e.tpot_s);
   if (!e.fits) {
     plan.reason = fmt::format("needs {} of {} a device",
                               format_quantity(e.peak_memory_bytes, Dimension::Bytes),
@@ -121,6 +119,11 @@ std::string to_string(const Plan& plan) {
     text += fmt::format("{}kvr {}", text.empty() ? "" : ", ", plan.runahead);
   }
   return text.empty() ? "one device" : text;
+}
+
+double tokens_per_s(const roofline::DesignPoint& point, double ttft_s, double tpot_s) {
+  const auto outputs = static_cast<double>(point.output_len);
+  return static_cast<double>(point.batch) * outputs / (ttft_s + (outputs - 1) * tpot_s);
 }
 
 Plans choose_plan(const PlanRequest& request) {

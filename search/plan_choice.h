@@ -55,5 +55,7 @@ Plans choose_plan(const PlanRequest& request);
 
 /// "tp 4, pp 2", "one device"
 std::string to_string(const Plan& plan);
+/// Output tokens of a batch over the time of its requests, prefill included.
+double tokens_per_s(const roofline::DesignPoint& point, double ttft_s, double tpot_s);
 
 }  // namespace kvcast::search

@@ -9,17 +9,21 @@ namespace kvcast::search {
 namespace {
 
 constexpr std::size_t at_a_time = 8;
-/// Requests in the system below which lower rates change nothing. Ours.
+/// So rarely does one of all requests meet another that lower rates change nothing. Ours.
 constexpr double alone = 0.01;
+/// Requests are not spread over more time than some of these. Ours: a double of 1e10 seconds is
+/// right to two microseconds.
+constexpr double longest_s = 1e7;
 
 }  // namespace
 
 RateFound find_max_rate(const RateSearch& search,
                         const std::function<simulate::ServingTimes(double rate)>& serve) {
   RateFound found;
-  double low = 0;        // holds
-  double high = 0;       // fails; 0: none is known
-  double in_system = 0;  // at the lowest rate tried
+  double low = 0;       // holds
+  double high = 0;      // fails; 0: none is known
+  double meetings = 0;  // about, of all requests at the lowest rate tried
+  double span_s = 0;    // in which they arrive there
   const auto try_rates = [&](const std::vector<double>& rates) {
     std::vector<ServedRate> tried(rates.size());
     simulate::parallel_for(rates.size(), search.threads, [&](std::size_t i) {
@@ -30,7 +34,9 @@ RateFound find_max_rate(const RateSearch& search,
     for (ServedRate& t : tried) {
       if (t.holds || (high > 0 && t.rate >= high)) continue;
       high = t.rate;
-      in_system = t.times.mean_requests_in_system;
+      const auto requests = static_cast<double>(t.times.requests);
+      meetings = requests * t.times.mean_requests_in_system;
+      span_s = requests / t.rate;
     }
     for (ServedRate& t : tried) {
       if (t.holds && (high == 0 || t.rate < high)) low = std::max(low, t.rate);
@@ -47,7 +53,7 @@ RateFound find_max_rate(const RateSearch& search,
   };
   try_rates(powers(search.first_rate / 8, 2));
   while (high == 0 && low < search.most_rate) try_rates(powers(2 * low, 2));
-  while (low == 0 && in_system > alone) try_rates(powers(high / 2, 0.5));
+  while (low == 0 && meetings > alone && span_s < longest_s) try_rates(powers(high / 2, 0.5));
   while (low > 0 && high > low * (1 + search.precision)) {
     std::vector<double> rates;
     const double ratio = std::pow(high / low, 1.0 / (at_a_time + 1));

@@ -20,7 +20,7 @@ struct ServedRate {
   /// end before a queue is seen that grows.
   bool is_steady() const {
     constexpr double least_share = 0.9;  // of the time, in which requests arrive; ours
-    return static_cast<double>(times.requests) >= least_share * rate * times.duration_s;
+    return times.last_arrival_s >= least_share * times.duration_s;
   }
 };
 

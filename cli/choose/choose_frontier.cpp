@@ -19,6 +19,7 @@
 #include "reports/plot/plot.h"
 #include "reports/sweep/sweep.h"
 #include "reports/sweep/sweep_columns.h"
+#include "search/plan_choice.h"
 
 namespace kvcast::cli {
 namespace {
@@ -72,7 +73,7 @@ double parse_limit(const Goal& goal, const std::string& text) {
   }
   const std::string place = "--limits: " + goal.name;
   if (goal.name.ends_with("_s")) return parse_quantity(text, Dimension::Seconds, place);
-  if (goal.name.ends_with("bytes") || goal.name.ends_with("per_device")) {
+  if (goal.name.find("bytes") != std::string::npos) {
     return parse_quantity(text, Dimension::Bytes, place);
   }
   throw Error(place, "'" + text + "'", "a number above 0");
@@ -131,10 +132,15 @@ ordered_json row_of(const SweepGrid& grid, const SweepColumns& columns, std::uin
   add_size(spec.output_len, "output_len", "output");
   row["choice"] = label;
   if (row.contains("fits")) row["fits"] = row["fits"] == "true";
-  if (row.contains("tpot_s")) {
-    row[throughput] =
-        row["batch"].get<double>() / (row["tpot_s"].get<double>() * row.value("devices", 1.0));
+  if (!row.contains("ttft_s")) return row;
+  const double devices = row.value("devices", 1.0);
+  if (devices == 1) {  // a sweep leaves these cells empty
+    row["communication_s"] = row["tpot_communication_s"] = 0;
+    row["weight_bytes_per_device"] = row["weight_bytes"];
+    row["kv_cache_bytes_per_device"] = row["kv_cache_bytes"];
   }
+  const roofline::DesignPoint sizes{row["batch"], row["prompt_len"], row["output_len"]};
+  row[throughput] = search::tokens_per_s(sizes, row["ttft_s"], row.value("tpot_s", 0.0)) / devices;
   return row;
 }
 

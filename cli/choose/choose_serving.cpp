@@ -143,7 +143,7 @@ void mark_front(ordered_json& rows) {
     ordered_json& row = *able[i];
     row["on_front"] = !by[i];
     row["note"] =
-        by[i] ? "slower and fewer than " + (*able[*by[i]])["server"].get<std::string>() : "";
+        by[i] ? "nowhere better than " + (*able[*by[i]])["server"].get<std::string>() : "";
   }
 }
 

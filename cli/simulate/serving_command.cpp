@@ -198,8 +198,7 @@ void find_max_rate(const ServingOptions& o, const Objective& objective, const Gl
     globals.warn(fmt::format(
         "{} requests are too few: at {:.4g} a second they arrive within {:.3g} s, the last ends "
         "after {:.3g} s, and a queue that grows does not show; expected more (--num-requests)",
-        limit->times.requests, limit->rate,
-        static_cast<double>(limit->times.requests) / limit->rate, limit->times.duration_s));
+        limit->times.requests, limit->rate, limit->times.last_arrival_s, limit->times.duration_s));
   }
   ordered_json j = facts.facts;
   j["max_rate"] = found.rate;

@@ -10,7 +10,7 @@
 namespace kvcast {
 
 /// For each choice one on the front that is nowhere worse and somewhere better, less being better;
-/// none where it is on the front itself. All have equally many costs.
+/// none where it is on the front itself. All have equally many costs, none of them NaN.
 inline std::vector<std::optional<std::size_t>> beaten_by(
     const std::vector<std::vector<double>>& costs) {
   std::vector<std::size_t> order(costs.size());

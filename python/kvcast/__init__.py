@@ -90,7 +90,7 @@ def _text(value):
         return ",".join(_pairs(value))
     if isinstance(value, bool):
         return "true" if value else "false"
-    if hasattr(value, "item"):  # a number of numpy's
+    if getattr(value, "ndim", None) == 0:  # a number of numpy's
         return _text(value.item())
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
@@ -114,13 +114,18 @@ def _json(value):
     return json.dumps(value, default=plain)
 
 
+@functools.lru_cache(maxsize=None)
 def _folder_of_files():
     """This user's alone, and the same in each process; the system cleans it."""
     folder = Path(tempfile.gettempdir()) / f"kvcast-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    info = folder.lstat()
-    is_own = stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() and not info.st_mode & 0o077
-    return folder if is_own else Path(tempfile.mkdtemp(prefix="kvcast-"))
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        info = folder.lstat()
+        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+            return Path(tempfile.mkdtemp(prefix="kvcast-"))  # for this process
+        folder.chmod(0o700)
+    return folder
 
 
 class _Files:
@@ -141,7 +146,7 @@ class _Files:
         name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", name).strip("-")[:100] or keyword
         content = _json(dict(value)).encode()
         place = _folder_of_files() / hashlib.sha256(content).hexdigest()[:16]
-        place.mkdir(exist_ok=True)
+        place.mkdir(parents=True, exist_ok=True)
         path = place / f"{name}.json"
         if not path.exists():
             descriptor, whole = tempfile.mkstemp(dir=place)
@@ -182,9 +187,8 @@ def _words(command, positional, keywords, files):
         words.append(f"--data={_data}")
     if "--json" in known and "json" not in keywords:
         words.append("--json")
-    bare = []
     for keyword, value in keywords.items():
-        if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:  # numpy's
+        if getattr(value, "ndim", None) == 0:  # a number of numpy's
             value = value.item()
         if value is None or value is False:
             continue
@@ -192,8 +196,10 @@ def _words(command, positional, keywords, files):
         takes = known.get(flag)  # None: the program says that there is no such flag
         if takes == 0 and value is not True:
             raise Error(f"{flag}: got {value!r}, expected True or False")
-        if value is True:  # where a value is missing, the program finds none behind it
-            bare.insert(len(bare) if takes else 0, flag)
+        if value is True:
+            if takes:
+                raise Error(f"{flag}: got no value, expected one")
+            words.append(flag)
             continue
         if keyword in ("model", "hardware", "base", "auxiliary", "platform"):
             if _is_list(value):
@@ -208,7 +214,7 @@ def _words(command, positional, keywords, files):
             if not values and not isinstance(keywords[keyword], Mapping):
                 raise Error(f"{flag}: got an empty list, expected at least one value")
         words += [f"{flag}={_text(one)}" for one in values]
-    return list(map(_encoded, words + bare))
+    return list(map(_encoded, words))
 
 
 def _encoded(word):
@@ -244,7 +250,8 @@ def _call(command, positional=(), **keywords):
     return files.in_results(document), files.in_results(table), files.in_results(text)
 
 
-_executes = {"run", "train", "validate", "calibrate", "convert slim", "convert kvp"}
+_executes = {"run", "train", "validate", "validate quality", "validate kvp", "calibrate",
+             "convert slim", "convert kvp"}
 _has_executed = _is_forked = False
 
 
@@ -259,11 +266,13 @@ os.register_at_fork(after_in_child=_after_fork)
 def _check_fork(command, keywords):
     """A process that is forked has none of the threads that compute, and would wait for them."""
     global _has_executed
-    if command not in _executes or keywords.get("threads") == 1:
+    takes_threads = "--threads" in _flags().get(command, {})
+    if command not in _executes or takes_threads and str(keywords.get("threads")) == "1":
         return
     if _is_forked:
         raise RunError(f"{command}: this process was forked from one whose threads had computed; "
-                       "expected multiprocessing.get_context('spawn'), or threads=1")
+                       "expected multiprocessing.get_context('spawn')" +
+                       (", or threads=1" if takes_threads else ""))
     _has_executed = True
 
 

@@ -168,7 +168,7 @@ class Serving {
           fmt::format("an arrival at {:g} s", request.arrival_s),
           fmt::format("one before {:g} s, where times of steps can be told apart", latest_s));
     }
-    meter_.arrived();
+    meter_.arrived(request.arrival_s);
     if (const auto reason = servers_[0].clock->refuses(request)) {
       meter_.rejected();
       if (watch_.on_rejected) watch_.on_rejected(request, *reason);

@@ -1,6 +1,7 @@
 /// What users of a server see, as `vllm bench serve` of vLLM 0.11 defines it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -38,6 +39,7 @@ struct ServingTimes {
   std::uint64_t requests = 0;  ///< that have arrived
   std::uint64_t finished = 0;
   std::uint64_t rejected = 0;
+  double last_arrival_s = 0;
   double duration_s = 0;  ///< from 0 to the last token
   double busy_s = 0;      ///< of all servers; of their stages the mean
   std::uint64_t servers = 0;
@@ -75,7 +77,10 @@ class ServingMeter {
   void step(double seconds);
   void server() { ++times_.servers; }
   void rejected() { ++times_.rejected; }
-  void arrived() { ++times_.requests; }
+  void arrived(double now) {
+    ++times_.requests;
+    times_.last_arrival_s = std::max(times_.last_arrival_s, now);
+  }
   void add(const Scheduler& scheduler);
   ServingTimes take();
 

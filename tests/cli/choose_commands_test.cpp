@@ -29,7 +29,9 @@ TEST_CASE("choose frontier: nothing that fits beats what is on it, and all else 
     for (const CsvRow& row : table.rows()) {
       if (!row.text("error").empty() || row.text("fits") == "false") continue;
       if (row.number("ttft_s") > 3) continue;
-      const double rate = row.number("batch") / row.number("tpot_s");
+      const double rate =
+          row.number("batch") * row.number("output_len") /
+          (row.number("ttft_s") + (row.number("output_len") - 1) * row.number("tpot_s"));
       rows.push_back({row.number("ttft_s"), -rate, row.number("peak_memory_bytes")});
     }
     return rows;
@@ -70,6 +72,23 @@ TEST_CASE("choose frontier: a limit with a unit, and only the first reasons as t
   const std::string text = run_well(axes).output;  // batch 1 is the fastest and the smallest
   CHECK(contains(text, "gpt2, batch 2: nowhere better than gpt2, batch 1"));
   CHECK(contains(text, "and 19 more, see --csv or --json"));
+}
+
+TEST_CASE("choose frontier: one device sends no messages, and holds all of the weights") {
+  for (const std::string goals : {"ttft_s,communication_s", "ttft_s,weight_bytes_per_device"}) {
+    const json j = run_json("choose frontier --model gpt2 --hardware a100-80gb --tp 1,2 --goals " +
+                            goals + " --json");
+    std::size_t alone = 0;
+    for (const char* list : {"rows", "rejected"}) {
+      for (const json& row : j[list]) {
+        if (row["devices"] != 1) continue;
+        ++alone;
+        CHECK(row["communication_s"] == 0);
+        CHECK(row["weight_bytes_per_device"] == row["weight_bytes"]);
+      }
+    }
+    CHECK(alone == 1);
+  }
 }
 
 TEST_CASE("choose frontier: requests of other lengths are not compared") {

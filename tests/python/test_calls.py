@@ -24,7 +24,6 @@ LLAMA = dict(model="llama-7b", hardware="a100-80gb")
         (dict(LLAMA, prompt_leng=3), "--model llama-7b --hardware a100-80gb --prompt-leng 3"),
         (dict(LLAMA, prompt_len="x"), "--model llama-7b --hardware a100-80gb --prompt-len x"),
         (dict(LLAMA, method="slmi"), "--model llama-7b --hardware a100-80gb --method slmi"),
-        (dict(LLAMA, batch=True), "--model llama-7b --hardware a100-80gb --batch"),
         (dict(model="lama-7b", hardware="h200"), "--model lama-7b --hardware h200"),
         (dict(model="llama-7b"), "--model llama-7b"),
         (dict(LLAMA, dtype=["fp16", "fp32"]),
@@ -176,6 +175,8 @@ def test_an_empty_value_takes_no_other_flag(tmp_path, monkeypatch):
             kvcast.sweep(**LLAMA, quiet=True, **keywords)
     with pytest.raises(kvcast.Error, match="--prompt-len: got no value"):
         kvcast.estimate(**LLAMA, prompt_len=True, output_len=5)
+    with pytest.raises(kvcast.Error, match="--csv: got no value"):
+        kvcast.sweep(**LLAMA, csv=True, spec=True)
     with pytest.raises(kvcast.Error, match="--breakdown: got 'yes', expected True or False"):
         kvcast.estimate(**LLAMA, breakdown="yes")
     assert os.listdir(tmp_path) == []
