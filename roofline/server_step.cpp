@@ -27,7 +27,7 @@ bool is_in_chunks(const Recording& r) {
 Recording record_steps(const Configuration& c, bool by_group, std::uint64_t stage) {
   check_parallelism(c.architecture, c.parallelism);
   if (c.lowering.attention == Kernels::Eager) {
-    throw Error("steps of a server", "eager attention, as engine " + c.engine.name + " has it",
+    throw Error("steps of a server", "eager attention",
                 "tiled attention over a cache that sequences share");
   }
   RecordOptions options{.find_model = c.find_model, .place = device_of(c, stage)};

@@ -11,8 +11,8 @@ namespace {
 constexpr std::size_t at_a_time = 8;
 /// So rarely does one of all requests meet another that lower rates change nothing. Ours.
 constexpr double alone = 0.01;
-/// Requests are not spread over more time than some of these. Ours: a double of 1e10 seconds is
-/// right to two microseconds.
+/// Where requests arrive over more time than this, no lower rates are tried. Ours: eight halvings
+/// stay below the 1e10 s at which steps can be told apart.
 constexpr double longest_s = 1e7;
 
 }  // namespace

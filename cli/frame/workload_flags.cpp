@@ -79,8 +79,7 @@ void WorkloadFlags::add_to(Command c) {
   add("--arrivals HOW", arrivals,
       "poisson:rate=R, gamma:rate=R,burstiness=B, uniform:rate=R, burst, or "
       "closed:users=N[,think=S]; rescale=true ends poisson and gamma after N/R seconds exactly; "
-      "with "
-      "--requests: instead of the file's times");
+      "with --requests: instead of the file's times");
   add("--prompt-lens LENGTHS", prompt_lens,
       "N, uniform:LO,HI, normal:mean=M,sd=S, lognormal:mean=M,p50=P, or empirical:FILE");
   add("--output-lens LENGTHS", output_lens, "likewise");

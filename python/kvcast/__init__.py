@@ -481,7 +481,7 @@ def run(model=None, prompt=None, tokens=None, logits=None, **flags):
              peak_memory_bytes is that of the whole Python process
     """
     flags.pop("json", None)
-    if not isinstance(logits, bool) and hasattr(logits, "item"):
+    if getattr(logits, "ndim", None) == 0:  # a number of numpy's
         logits = logits.item()
     if logits is not True:
         return command("run", model=model, prompt=prompt, tokens=tokens, logits=logits, **flags)
