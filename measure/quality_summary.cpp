@@ -1,6 +1,7 @@
 #include "measure/quality_summary.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -11,6 +12,7 @@
 
 #include "model/base/error.h"
 #include "model/base/order_statistics.h"
+#include "model/base/pareto_front.h"
 #include "model/io/files/csv_table.h"
 
 namespace kvcast::measure {
@@ -57,10 +59,8 @@ double badness(const QualityRow& r) {
 bool is_on_front(const QualityRow& row, std::span<const QualityRow> rows,
                  double QualityRow::*cost) {
   return std::none_of(rows.begin(), rows.end(), [&](const QualityRow& other) {
-    if (other.task != row.task || other.*cost > row.*cost || badness(other) > badness(row)) {
-      return false;
-    }
-    return other.*cost < row.*cost || badness(other) < badness(row);
+    return other.task == row.task &&
+           beats(std::array{other.*cost, badness(other)}, std::array{row.*cost, badness(row)});
   });
 }
 

@@ -10,6 +10,7 @@
 
 #include "measure/calibration.h"
 #include "measure/training_run.h"
+#include "measure/validation_store.h"
 #include "model/base/error.h"
 #include "model/base/stopwatch.h"
 #include "model/execute/machine_probe.h"

@@ -66,12 +66,12 @@ struct Limit {
 };
 
 double parse_limit(const Goal& goal, const std::string& text) {
+  const std::string place = "--limits: " + goal.name;
   double value = 0;
   if (parse_number(text, value)) {
     if (value > 0 && is_computable(value)) return value;
-    throw Error("--limits: " + goal.name, text, std::string(computable_range));
+    throw Error(place, text, std::string(computable_range));
   }
-  const std::string place = "--limits: " + goal.name;
   if (goal.name.ends_with("_s")) return parse_quantity(text, Dimension::Seconds, place);
   if (goal.name.find("bytes") != std::string::npos) {
     return parse_quantity(text, Dimension::Bytes, place);
@@ -108,8 +108,6 @@ Words words_of(const std::string& name) {
   if (name.find("bytes") != std::string::npos) return in_bytes;
   return in("{:.4g}");
 }
-
-std::string text_of(const std::string& name, double value) { return words_of(name)(value); }
 
 /// Each number and word of a point that the sweep has.
 ordered_json row_of(const SweepGrid& grid, const SweepColumns& columns, std::uint64_t point) {
@@ -155,8 +153,9 @@ std::optional<std::string> reason_against(const ordered_json& row, const std::ve
     if (!row.contains(l.goal.name)) return "has no " + l.goal.name;
     const double value = row[l.goal.name];
     if (l.goal.cost(value) <= l.goal.cost(l.value)) continue;
-    return fmt::format("{} {}, {} the limit of {}", l.goal.name, text_of(l.goal.name, value),
-                       l.goal.is_large ? "below" : "above", text_of(l.goal.name, l.value));
+    const Words words = words_of(l.goal.name);
+    return fmt::format("{} {}, {} the limit of {}", l.goal.name, words(value),
+                       l.goal.is_large ? "below" : "above", words(l.value));
   }
   for (const Goal& g : goals) {
     if (!row.contains(g.name)) return "has no " + g.name;

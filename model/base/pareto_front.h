@@ -5,12 +5,24 @@
 #include <cstddef>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace kvcast {
 
-/// For each choice one on the front that is nowhere worse and somewhere better, less being better;
-/// none where it is on the front itself. All have equally many costs, none of them NaN.
+/// Whether one choice is nowhere worse than another and somewhere better, less being better. Both
+/// have equally many costs. A cost of NaN neither beats nor is beaten.
+inline bool beats(std::span<const double> one, std::span<const double> other) {
+  bool better = false;
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    if (!(one[i] <= other[i])) return false;
+    better = better || one[i] < other[i];
+  }
+  return better;
+}
+
+/// For each choice one on the front that beats it; none where it is on the front itself. All have
+/// equally many costs, none of them NaN.
 inline std::vector<std::optional<std::size_t>> beaten_by(
     const std::vector<std::vector<double>>& costs) {
   std::vector<std::size_t> order(costs.size());
@@ -22,9 +34,7 @@ inline std::vector<std::optional<std::size_t>> beaten_by(
   std::vector<std::size_t> front;
   for (const std::size_t i : order) {
     const auto better = std::find_if(front.begin(), front.end(), [&](std::size_t other) {
-      return costs[other] != costs[i] &&
-             std::equal(costs[other].begin(), costs[other].end(), costs[i].begin(),
-                        [](double theirs, double own) { return theirs <= own; });
+      return beats(costs[other], costs[i]);
     });
     if (better != front.end()) {
       by[i] = *better;

@@ -225,6 +225,20 @@ TEST_CASE("sweep --serving: each row is the server that simulate serving shows")
   CHECK(std::string(std::istreambuf_iterator<char>(again_file), {}) == whole);
 }
 
+TEST_CASE("sweep --serving: a row that no server can run says why") {
+  const TestFolder folder;
+  const std::string csv = folder / "servers.csv";
+  run_well(
+      "sweep --serving --model gpt2 --hardware h100-sxm --attention tiled,eager "
+      "--prompt-lens 50 --output-lens 5 --arrivals burst --num-requests 3 --csv '" +
+      csv + "'");
+  const CsvTable rows = CsvTable::read(csv);
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[0].text("error").empty());
+  CHECK(rows[1].text("error").find("got eager attention, expected tiled attention") !=
+        std::string::npos);
+}
+
 TEST_CASE("choose serving: servers by requests a second and device") {
   const json j = run_json(
       "choose serving --model llama-3.1-8b --hardware h100-sxm,l4 --engine vllm --tp 1,2 "
