@@ -569,8 +569,9 @@ MeasuredRow kernel_row(const MeasurementFields& f, const MeasurementDefaults& de
 
 constexpr const char* training_columns =
     "id model hardware platform engine engine_version date method attention elementwise dtype "
-    "weight_dtype activation_dtype gradient_dtype state_dtype batch seq_len micro_batches tp dp "
-    "sequence_parallel zero recompute step_s tokens_per_s_per_device step_spread rounds "
+    "weight_dtype activation_dtype gradient_dtype state_dtype batch seq_len micro_batches tp pp "
+    "virtual_stages dp sequence_parallel zero recompute step_s tokens_per_s_per_device step_spread "
+    "rounds "
     "peak_memory_bytes predicted_step_s predicted_peak_memory_bytes step_relative_error distrusted "
     "source note error";
 constexpr std::uint64_t most_devices = std::uint64_t{1} << 20;
@@ -589,8 +590,9 @@ MeasuredRow training_row(const MeasurementFields& f, const MeasurementDefaults& 
   set_own_lowering(f, row);
   row.size = {f.whole("batch", 1), f.whole("seq_len", 1), 1};
   row.parallelism.tp = f.whole_or("tp", 1, 1);
+  row.parallelism.pp = f.whole_or("pp", 1, 1);
   row.parallelism.dp = f.whole_or("dp", 1, 1);
-  if (row.parallelism.tp > most_devices || row.parallelism.dp > most_devices) {
+  if (std::max({row.parallelism.tp, row.parallelism.pp, row.parallelism.dp}) > most_devices) {
     throw Error(f.place(), to_string(row.parallelism), "at most 2^20 devices each way");
   }
   row.parallelism.sequence_parallel = f.text_or("sequence_parallel", "0") == "1";
@@ -599,6 +601,7 @@ MeasuredRow training_row(const MeasurementFields& f, const MeasurementDefaults& 
   }
   TrainingRun& run = row.training.emplace();
   run.micro_batches = f.whole_or("micro_batches", 1, 1);
+  run.virtual_stages = f.whole_or("virtual_stages", 1, 1);
   set(f, "recompute", parse_recompute, run.recompute);
   set(f, "zero", roofline::parse_zero, run.sharded);
   set(f, "state_dtype", parse_dtype, run.states);

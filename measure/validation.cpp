@@ -324,8 +324,10 @@ nlohmann::ordered_json case_json(const ValidationCase& c) {
                            {"activation_dtype", kvcast::name(l.operand_dtype())}};
   if (l.products) j["arithmetic"] = kvcast::name(*l.products);
   if (r.training) {
-    j.update(
-        {{"tp", r.parallelism.tp}, {"dp", r.parallelism.dp}, {"training", to_string(*r.training)}});
+    j["tp"] = r.parallelism.tp;
+    if (r.parallelism.pp > 1) j["pp"] = r.parallelism.pp;
+    j["dp"] = r.parallelism.dp;
+    j["training"] = to_string(*r.training);
   }
   j.update({{"cache_dtype", kvcast::name(l.cache)},
             {"logits", name(r.logits)},

@@ -111,9 +111,9 @@ Estimate of_devices(const Forecast& f, double devices) {
 
 }  // namespace
 
-Count bytes_to_next_stage(const Graph& graph) {
+Count bytes_to_next_stage(const Graph& graph, std::size_t nodes) {
   Count bytes;
-  for (const Node& node : graph.nodes()) {
+  for (const Node& node : graph.nodes().first(std::min(nodes, graph.nodes().size()))) {
     if (std::holds_alternative<Send>(node.op)) bytes += graph.tensor(node.output()).bytes();
   }
   return bytes;
@@ -125,7 +125,8 @@ CollectiveCurve hop_to_next_stage(const Configuration& c, std::uint64_t stage) {
     throw Error(to_string(p), "no platform that joins the devices",
                 "--platform NAME, or hardware whose node is known");
   }
-  return c.interconnect->point_to_point(stage * p.of_stage(), (stage + 1) * p.of_stage(), c.mode);
+  return c.interconnect->point_to_point(stage * p.of_stage(), (stage + 1) % p.pp * p.of_stage(),
+                                        c.mode);
 }
 
 std::uint64_t all_devices(const Configuration& c) {

@@ -11,6 +11,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -70,9 +72,10 @@ std::shared_ptr<const Interconnect> interconnect_of(const Configuration& configu
 /// Rates of its devices. Throws Error when the platform has fewer of them.
 Rates rates_of(const Configuration& configuration);
 
-/// What a pass hands on to the next stage of a pipeline.
-Count bytes_to_next_stage(const Graph& graph);
-/// Seconds of that. Throws Error without a platform.
+/// What the first `nodes` of a pass hand on to the next stage of a pipeline.
+Count bytes_to_next_stage(const Graph& graph,
+                          std::size_t nodes = std::numeric_limits<std::size_t>::max());
+/// Seconds of that; after the last stage comes the first. Throws Error without a platform.
 CollectiveCurve hop_to_next_stage(const Configuration& configuration, std::uint64_t stage);
 
 /// What a forecast needs of the model under its methods.

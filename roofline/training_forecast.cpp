@@ -4,11 +4,15 @@
 #include <array>
 #include <iterator>
 #include <optional>
+#include <string>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "model/base/error.h"
 #include "model/base/words.h"
 #include "roofline/interconnect.h"
+#include "roofline/pipeline_schedule.h"
 
 namespace kvcast::roofline {
 namespace {
@@ -41,7 +45,7 @@ double whole_bytes(const Count& bytes) { return static_cast<double>(bytes.at({})
 
 bool is_attention_gradient(const OpGroup& g) { return g.op == TiledAttentionGradient::traits.name; }
 
-/// What follows the passes, without its messages, which add_communication has.
+/// What follows the passes, without its messages, which add_communication() has.
 std::vector<OpGroup> update_of(const TrainingRecording& recording, const Lowering& lowering) {
   std::vector<OpGroup> groups = fold(recording.update, lowering);
   std::erase_if(groups, [](const OpGroup& g) { return g.collective.has_value(); });
@@ -64,29 +68,43 @@ std::vector<OpGroup> part_of(const FoldedGraph& folded, std::size_t first, std::
   return groups;
 }
 
-TrainingOptions with_replicas(TrainingOptions options, const Configuration& c) {
+TrainingOptions with_devices(TrainingOptions options, const Configuration& c,
+                             std::uint64_t virtual_stages) {
   const Parallelism& p = c.parallelism;
-  if (p.pp > 1 || p.ep > 1) {
-    throw Error("training: " + to_string(p), "stages or spread experts", "--tp and --dp alone");
+  if (p.ep > 1) {
+    throw Error("training: " + to_string(p), "spread experts", "--tp, --pp and --dp alone");
   }
   if (p.sequence_parallel && p.tp == 1) check_parallelism(c.architecture, p);
   options.replicas = {p.dp, p.tp, 0};
   options.split = p;
+  options.split.pp = checked_multiply(p.pp, virtual_stages);
+  options.stage_layers = c.stage_layers;
+  if (p.pp > 1) options.ends = {2, (p.pp - 1) * p.of_stage(), 0};
   options.find_model = c.find_model;
   return options;
 }
 
-constexpr Words<ShardedStates, 4> stages{{{ShardedStates::None, "0"},
-                                          {ShardedStates::Optimizer, "1"},
-                                          {ShardedStates::Gradients, "2"},
-                                          {ShardedStates::Weights, "3"}}};
+constexpr Words<ShardedStates, 4> zero_stages{{{ShardedStates::None, "0"},
+                                               {ShardedStates::Optimizer, "1"},
+                                               {ShardedStates::Gradients, "2"},
+                                               {ShardedStates::Weights, "3"}}};
 
 }  // namespace
 
-ShardedStates parse_zero(std::string_view stage) { return parse_word("stage", stage, stages); }
+ShardedStates parse_zero(std::string_view stage) { return parse_word("stage", stage, zero_stages); }
 
-TrainingForecaster::Part TrainingForecaster::compile(const TrainingPass& pass) const {
-  const FoldedGraph folded = fold_nodes(pass.graph, lowering_);
+/// Recordings number the devices of a replica alone, a stage for each part.
+RankGroup TrainingForecaster::on_devices(RankGroup group) const {
+  const std::uint64_t part = group.first / tp_;
+  group.first = part % stages_ * tp_ * replicas_ + group.first % tp_;
+  return group;
+}
+
+TrainingForecaster::Pass TrainingForecaster::compile(const TrainingPass& pass) const {
+  FoldedGraph folded = fold_nodes(pass.graph, lowering_);
+  for (OpGroup& g : folded.groups) {
+    if (g.collective) g.collective->group = on_devices(g.collective->group);
+  }
   std::vector<OpGroup> forward = part_of(folded, 0, pass.first_backward.index);
   std::vector<OpGroup> backward =
       part_of(folded, pass.first_backward.index, pass.graph.nodes().size());
@@ -101,21 +119,31 @@ TrainingForecaster::Part TrainingForecaster::compile(const TrainingPass& pass) c
 }
 
 TrainingForecaster::TrainingForecaster(const Configuration& c, const TrainingOptions& options,
-                                       ShardedStates sharded)
+                                       ShardedStates sharded, std::uint64_t virtual_stages)
     : layers_(c.architecture.decoder.layers.size()),
       hidden_size_(c.architecture.hidden_size),
       lowering_(c.lowering),
       rates_(in_training(in_pass(rates_of(c), false), c.hardware, c.mode)),
       gradient_rates_(rates_),
+      tp_(c.parallelism.tp),
       replicas_(c.parallelism.dp),
+      stages_(c.parallelism.pp),
       devices_(c.parallelism.devices()),
+      virtual_stages_(virtual_stages),
       sharded_(sharded),
-      mode_(c.mode),
-      recording_(record_training(c.architecture, c.methods, c.lowering, with_replicas(options, c))),
-      update_(update_of(recording_, c.lowering)) {
+      mode_(c.mode) {
   for (const LayerShape& layer : c.architecture.decoder.layers) {
     if (!layer.experts || layer.experts->copies == 0) continue;
     throw Error("expert_copies", "a training step", "a forecast of inference");
+  }
+  const std::uint64_t pp = c.parallelism.pp;
+  if (virtual_stages > 1 && pp == 1) throw Error("--virtual-stages", "one stage", "--pp above 1");
+  if (virtual_stages > 1 && virtual_stages > layers_ / pp) {
+    throw Error("--virtual-stages", fmt::format("{} of each of {} stages", virtual_stages, pp),
+                fmt::format("at most the {} layers of {}", layers_, c.architecture.name));
+  }
+  if (pp > 1 && sharded > ShardedStates::Optimizer) {
+    throw Error("--zero", "gradients or weights of several stages", "0 or 1 with --pp");
   }
   if (c.mode == Mode::Calibrated) {
     gradient_rates_.flops_per_second[static_cast<std::size_t>(RateClass::TiledAttention)].value *=
@@ -124,26 +152,57 @@ TrainingForecaster::TrainingForecaster(const Configuration& c, const TrainingOpt
   if (sharded != ShardedStates::None && replicas_ == 1) {
     throw Error("--zero", "one replica", "--dp above 1");
   }
-  first_ = compile(recording_.first);
-  next_ = compile(recording_.next);
-  const Rates peak = make_rates(c.hardware, c.lowering, Mode::SpeedOfLight);
-  peak_flops_per_second_ = peak.flops_per_second[static_cast<std::size_t>(RateClass::Matrix)].value;
-  const StepCost cost(update_, rates_);
-  const SymbolValues none(recording_.symbols.size(), 1);
-  std::array<double, 1> seconds{};
-  cost.part_seconds(none, seconds);
-  // Each replica updates the part whose states it has.
-  const double share = sharded == ShardedStates::None ? 1 : 1 / static_cast<double>(replicas_);
-  update_s_ = share * paced_seconds(seconds[0], cost.host_seconds());
-  add_communication(c);
-}
-
-void TrainingForecaster::add_communication(const Configuration& c) {
-  if (devices_ == 1) return;
-  if (c.interconnect == nullptr) {
+  if (devices_ > 1 && c.interconnect == nullptr) {
     throw Error(to_string(c.parallelism), "no platform that joins the devices",
                 "--platform NAME, or hardware whose node is known");
   }
+  const Rates peak = make_rates(c.hardware, c.lowering, Mode::SpeedOfLight);
+  peak_flops_per_second_ = peak.flops_per_second[static_cast<std::size_t>(RateClass::Matrix)].value;
+  make_parts(c, with_devices(options, c, virtual_stages));
+  for (std::uint64_t stage = 0; pp > 1 && stage < pp; ++stage) {
+    hops_.push_back(hop_to_next_stage(c, stage));
+  }
+}
+
+void TrainingForecaster::make_parts(const Configuration& c, TrainingOptions options) {
+  const std::uint64_t number = options.split.pp;
+  const std::vector<LayerShape>& layers = c.architecture.decoder.layers;
+  std::vector<std::size_t> ends{layers.size()};
+  if (number > 1) ends = stage_ends(c.architecture, number, options.stage_layers);
+  // Parts between the ends with the same layers do the same.
+  std::vector<std::vector<LayerShape>> layers_of;
+  for (std::uint64_t i = 0; i < number; ++i) {
+    const auto begin = layers.begin() + static_cast<std::ptrdiff_t>(i == 0 ? 0 : ends[i - 1]);
+    const std::vector<LayerShape> own(begin, layers.begin() + static_cast<std::ptrdiff_t>(ends[i]));
+    const auto same = std::find(layers_of.begin() + (i > 0 ? 1 : 0), layers_of.end(), own);
+    if (i > 0 && i + 1 < number && same != layers_of.end()) {
+      row_.push_back(static_cast<std::size_t>(same - layers_of.begin()));
+      continue;
+    }
+    options.place = i * options.split.tp;
+    TrainingRecording recording = record_training(c.architecture, c.methods, c.lowering, options);
+    Pass first = compile(recording.first);
+    Pass next = compile(recording.next);
+    std::vector<OpGroup> update = update_of(recording, c.lowering);
+    const StepCost cost(update, rates_);
+    const SymbolValues none(recording.symbols.size(), 1);
+    std::array<double, 1> seconds{};
+    cost.part_seconds(none, seconds);
+    // Each replica updates the part whose states it has.
+    const double share = sharded_ == ShardedStates::None ? 1 : 1 / static_cast<double>(replicas_);
+    const double update_s = share * paced_seconds(seconds[0], cost.host_seconds());
+    const Count sent =
+        bytes_to_next_stage(recording.first.graph, recording.first.first_backward.index);
+    row_.push_back(parts_.size());
+    layers_of.push_back(own);
+    parts_.push_back({std::move(recording), std::move(first), std::move(next), std::move(update),
+                      update_s, 0, 0, 0, sent});
+    add_communication(c, parts_.back());
+  }
+}
+
+void TrainingForecaster::add_communication(const Configuration& c, Part& part) const {
+  if (devices_ == 1) return;
   const RankGroup replicas{replicas_, c.parallelism.tp, 0};
   const auto curve = [&](CollectiveKind kind) {
     return c.interconnect->curve(kind, replicas, c.engine.collectives, c.mode);
@@ -151,33 +210,38 @@ void TrainingForecaster::add_communication(const Configuration& c) {
   const CollectiveCurve sum = curve(CollectiveKind::AllReduce);
   const CollectiveCurve scatter = curve(CollectiveKind::ReduceScatter);
   const CollectiveCurve gather = curve(CollectiveKind::AllGather);
-  for (const Node& node : recording_.update.nodes()) {
+  const Graph& update = part.recording.update;
+  for (const Node& node : update.nodes()) {
     const auto* const sums = std::get_if<Collective>(&node.op);
     if (sums == nullptr) continue;
-    const TensorInfo& gradient = recording_.update.tensor(node.output());
+    const TensorInfo& gradient = update.tensor(node.output());
     const double bytes = whole_bytes(gradient.bytes());
-    if (sums->group != replicas) {  // of those that split a replica
-      alone_s_ +=
-          c.interconnect->curve(sums->kind, sums->group, c.engine.collectives, c.mode).at(bytes);
+    if (sums->group != replicas) {  // of those that split a replica, or a tied embedding's
+      const RankGroup group = node.label == "sum_tied" ? sums->group : on_devices(sums->group);
+      part.alone_s +=
+          c.interconnect->curve(sums->kind, group, c.engine.collectives, c.mode).at(bytes);
       continue;
     }
     const double weight = whole_bytes(bytes_of(gradient.elements(), lowering_.weights.main));
     switch (sharded_) {
-      case ShardedStates::None: of_step_s_ += sum.at(bytes); break;
+      case ShardedStates::None: part.of_step_s += sum.at(bytes); break;
       case ShardedStates::Optimizer:
-        of_step_s_ += scatter.at(bytes);
-        alone_s_ += gather.at(weight);
+        part.of_step_s += scatter.at(bytes);
+        part.alone_s += gather.at(weight);
         break;
       case ShardedStates::Gradients:
-        of_pass_s_ += scatter.at(bytes);
-        alone_s_ += gather.at(weight);
+        part.of_pass_s += scatter.at(bytes);
+        part.alone_s += gather.at(weight);
         break;
-      case ShardedStates::Weights: of_pass_s_ += scatter.at(bytes) + 2 * gather.at(weight); break;
+      case ShardedStates::Weights:
+        part.of_pass_s += scatter.at(bytes) + 2 * gather.at(weight);
+        break;
     }
   }
 }
 
-TrainingForecaster::Passes TrainingForecaster::passes(const TrainingPoint& p) const {
+TrainingForecaster::Passes TrainingForecaster::passes(const Part& part,
+                                                      const TrainingPoint& p) const {
   if (p.batch == 0 || p.seq_len == 0 || p.micro_batches == 0) {
     throw Error("a step of training", "a batch, a sequence or micro-batches of 0",
                 "at least 1 of each");
@@ -193,110 +257,249 @@ TrainingForecaster::Passes TrainingForecaster::passes(const TrainingPoint& p) co
   }
   const MicroBatches parts(sequences, p.micro_batches);
   const auto resolve = [&](std::uint64_t batch) {
-    return recording_.symbols.resolve({batch, p.seq_len, p.seq_len});
+    return part.recording.symbols.resolve({batch, p.seq_len, p.seq_len});
   };
   return {resolve(parts.large), resolve(parts.small()), parts.num_large(), parts.num_small};
 }
 
-TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
-  const Passes all = passes(p);
-  const auto replicas = static_cast<double>(replicas_);
-  const auto devices = static_cast<double>(devices_);
-  TrainingForecast f;
+std::uint64_t TrainingForecaster::default_micro_batches(std::uint64_t batch) const {
+  return stages_ > 1 ? std::max<std::uint64_t>(1, divided_up(batch, replicas_)) : 1;
+}
+
+/// Of a micro-batch: forward, and back.
+struct TrainingForecaster::PassTime {
+  std::array<double, 2> work_s{};
+  std::array<double, 2> messages_s{};  ///< of devices that split a replica
+  double flops = 0;
+  double bytes = 0;
+  double sent_bytes = 0;  ///< to the next part
   std::array<double, num_bounds> by_bound{};
-  // What messages add that have so much work beside them.
+
+  double way_s(bool forward) const {
+    const std::size_t w = forward ? 0 : 1;
+    return work_s[w] + messages_s[w];
+  }
+};
+
+/// Of a step.
+struct TrainingForecaster::PartTime {
+  PassTime first;
+  PassTime small;
+  PassTime large;
+  std::uint64_t num_small = 0;
+  double forward_s = 0;
+  double backward_s = 0;
+  double messages_s = 0;  ///< in the passes
+  double after_s = 0;     ///< what messages add behind them
+  double flops = 0;
+  double bytes = 0;
+  std::array<double, num_bounds> by_bound{};
+
+  const PassTime& of(std::uint64_t micro_batch) const {
+    return micro_batch == 0 ? first : micro_batch < num_small ? small : large;
+  }
+};
+
+double TrainingForecaster::added(double messages_s, double work_s) const {
   const double cost = mode_ == Mode::Calibrated ? beside_work : 0;
-  const auto added = [cost](double messages_s, double work_s) {
-    return std::max(0.0, messages_s - work_s) + cost * std::min(messages_s, work_s);
+  return std::max(0.0, messages_s - work_s) + cost * std::min(messages_s, work_s);
+}
+
+TrainingForecaster::PassTime TrainingForecaster::pass_time(const Pass& pass,
+                                                           const SymbolValues& values) const {
+  PassTime t;
+  pass.step.part_seconds(values, t.work_s);
+  std::array<double, 1> attention{};
+  pass.attention_step.part_seconds(values, attention);
+  t.work_s[1] += attention[0];
+  const double on_device = t.work_s[0] + t.work_s[1];
+  const double host_s = pass.step.host_seconds() + pass.attention_step.host_seconds();
+  const double slower = on_device > 0 ? paced_seconds(on_device, host_s) / on_device : 1;
+  const auto count_groups = [&](const std::vector<OpGroup>& groups, const Rates& rates,
+                                double& messages_s) {
+    for (const OpGroup& g : groups) {
+      const OpTime op = time_of(g, rates, values);
+      const auto count = static_cast<double>(g.count);
+      messages_s += count * op.collective.value;
+      t.by_bound[static_cast<std::size_t>(op.bound)] += count * op.total.value;
+      t.flops += count * static_cast<double>(op.flops.count);
+      t.bytes += count * static_cast<double>(op.bytes.count);
+    }
   };
+  count_groups(pass.forward, rates_, t.messages_s[0]);
+  count_groups(pass.backward, rates_, t.messages_s[1]);
+  count_groups(pass.attention, gradient_rates_, t.messages_s[1]);
+  for (std::size_t w = 0; w < 2; ++w) t.work_s[w] = slower * t.work_s[w] - t.messages_s[w];
+  return t;
+}
+
+TrainingForecaster::PartTime TrainingForecaster::part_time(const Part& part,
+                                                           const TrainingPoint& p) const {
+  const Passes all = passes(part, p);
+  PartTime t;
+  t.num_small = all.num_small;
   double last_work_s = 0;  // of the last pass, what its messages leave
-  const auto add = [&](const std::optional<Part>& part, const SymbolValues& values,
+  const auto add = [&](PassTime& of, const Pass& pass, const SymbolValues& values,
                        std::uint64_t passes) {
     if (passes == 0) return;
+    of = pass_time(pass, values);
+    of.sent_bytes = static_cast<double>(part.sent_bytes.at(values));
     const auto times = static_cast<double>(passes);
-    std::array<double, 2> device{};
-    part->step.part_seconds(values, device);
-    std::array<double, 1> attention{};
-    part->attention_step.part_seconds(values, attention);
-    device[1] += attention[0];
-    const double on_device = device[0] + device[1];
-    const double host_s = part->step.host_seconds() + part->attention_step.host_seconds();
-    const double slower = on_device > 0 ? paced_seconds(on_device, host_s) / on_device : 1;
-    std::array<double, 2> messages{};  // of devices that split a replica, by way
-    const auto count_groups = [&](const std::vector<OpGroup>& groups, const Rates& rates,
-                                  double& messages_s) {
-      for (const OpGroup& g : groups) {
-        const OpTime t = time_of(g, rates, values);
-        const auto count = static_cast<double>(g.count);
-        messages_s += count * t.collective.value;
-        by_bound[static_cast<std::size_t>(t.bound)] += times * count * t.total.value;
-        f.flops += times * count * static_cast<double>(t.flops.count);
-        f.bytes += times * count * static_cast<double>(t.bytes.count);
-      }
-    };
-    count_groups(part->forward, rates_, messages[0]);
-    count_groups(part->backward, rates_, messages[1]);
-    count_groups(part->attention, gradient_rates_, messages[1]);
-    f.forward_s += times * (slower * device[0] - messages[0]);
-    f.backward_s += times * (slower * device[1] - messages[1]);
-    f.communication_s += times * (messages[0] + messages[1]);
-    const double work_s =
-        slower * (device[1] - messages[1]) +
-        (sharded_ == ShardedStates::Weights ? slower * (device[0] - messages[0]) : 0);
-    f.communication_s += times * added(of_pass_s_, work_s);
-    last_work_s = std::max(0.0, work_s - of_pass_s_);
+    t.forward_s += times * of.work_s[0];
+    t.backward_s += times * of.work_s[1];
+    t.messages_s += times * (of.messages_s[0] + of.messages_s[1]);
+    const double work_s = of.work_s[1] + (sharded_ == ShardedStates::Weights ? of.work_s[0] : 0);
+    t.messages_s += times * added(part.of_pass_s, work_s);
+    last_work_s = std::max(0.0, work_s - part.of_pass_s);
+    t.flops += times * of.flops;
+    t.bytes += times * of.bytes;
+    for (std::size_t b = 0; b < num_bounds; ++b) t.by_bound[b] += times * of.by_bound[b];
   };
-  // Small ones first, as the trainer cuts a batch.
-  const bool small_first = all.num_small > 0;
-  add(first_, small_first ? all.small : all.large, 1);
-  add(next_, all.small, all.num_small - (small_first ? 1 : 0));
-  add(next_, all.large, all.num_large - (small_first ? 0 : 1));
-  const Work update = total_work(update_);
-  // Of replicas with fewer sequences than this one in proportion.
+  add(t.first, part.first, all.first(), 1);
+  add(t.small, part.next, all.small, all.more_small());
+  add(t.large, part.next, all.large, all.more_large());
+  t.after_s = added(part.of_step_s, last_work_s) + part.alone_s;
+  return t;
+}
+
+void TrainingForecaster::add_times(TrainingForecast& f, const std::vector<PartTime>& times,
+                                   std::uint64_t micro_batches) const {
+  // What a stage does, and what it does when its passes are done.
+  std::vector<TrainingForecast> works(stages_);
+  std::vector<std::array<double, num_bounds>> by_bound(stages_);
+  std::vector<double> after_s(stages_, 0);
+  for (std::size_t i = 0; i < row_.size(); ++i) {
+    const PartTime& t = times[row_[i]];
+    TrainingForecast& work = works[i % stages_];
+    work.forward_s += t.forward_s;
+    work.backward_s += t.backward_s;
+    work.communication_s += t.messages_s + t.after_s;
+    work.update_s += parts_[row_[i]].update_s;
+    after_s[i % stages_] += t.after_s + parts_[row_[i]].update_s;
+    for (std::size_t b = 0; b < num_bounds; ++b) by_bound[i % stages_][b] += t.by_bound[b];
+  }
+  for (TrainingForecast& w : works) {
+    w.step_s = w.forward_s + w.backward_s + w.update_s + w.communication_s;
+  }
+  const auto busiest = std::max_element(
+      works.begin(), works.end(),
+      [](const TrainingForecast& a, const TrainingForecast& b) { return a.step_s < b.step_s; });
+  const auto& bounds = by_bound[static_cast<std::size_t>(busiest - works.begin())];
+  f.forward_s = busiest->forward_s;
+  f.backward_s = busiest->backward_s;
+  f.update_s = busiest->update_s;
+  f.communication_s = busiest->communication_s;
+  f.step_s = busiest->step_s;
+  f.bound = static_cast<Bound>(std::max_element(bounds.begin(), bounds.end()) - bounds.begin());
+  if (stages_ == 1) return;
+
+  const PipelineShape shape{stages_, virtual_stages_, micro_batches};
+  const auto seconds = [&](const PartPass& p) {
+    return times[row_[p.part]].of(p.micro_batch).way_s(p.is_forward);
+  };
+  const auto hop = [&](const PartPass& p) {
+    const std::uint64_t before = p.is_forward ? p.part - 1 : p.part;  // the message
+    return hops_[before % stages_].at(times[row_[before]].of(p.micro_batch).sent_bytes);
+  };
+  const auto step = [&](const std::vector<double>& done_s) {
+    double last = 0;
+    for (std::size_t s = 0; s < stages_; ++s) last = std::max(last, done_s[s] + after_s[s]);
+    return last;
+  };
+  const double without_hops_s = step(play(shape, seconds, [](const PartPass&) { return 0.0; }));
+  f.step_s = step(play(shape, seconds, hop));
+  f.communication_s += f.step_s - without_hops_s;
+  f.bubble_s = without_hops_s - busiest->step_s;
+}
+
+void TrainingForecaster::add_memory(TrainingForecast& f, const TrainingPoint& p) const {
+  const auto share = [&](ShardedStates from) {
+    return sharded_ >= from ? 1 / static_cast<double>(replicas_) : 1.0;
+  };
+  const bool in_place = lowering_.elementwise == Kernels::Fused;
+  std::vector<ActivationBytes> activations;
+  for (const Part& part : parts_) {
+    activations.push_back(activation_bytes(part.recording.first, passes(part, p).large, in_place));
+  }
+  for (std::uint64_t stage = 0; stage < stages_; ++stage) {
+    double weights = 0;
+    double gradients = 0;
+    double states = 0;
+    for (std::size_t i = stage; i < row_.size(); i += stages_) {
+      const TrainingRecording& r = parts_[row_[i]].recording;
+      weights += share(ShardedStates::Weights) * whole_bytes(r.weight_bytes);
+      gradients += share(ShardedStates::Gradients) * whole_bytes(r.gradient_bytes);
+      states += share(ShardedStates::Optimizer) * whole_bytes(r.optimizer_bytes);
+    }
+    // Of passes that wait for their way back; the others of a pipeline of one stage have had it.
+    double waiting = 0;
+    double saved = 0;
+    double peak = 0;
+    double peak_with_gradients = 0;
+    const std::uint64_t micro_batches = stages_ == 1 ? 1 : p.micro_batches;
+    for (const PartPass& pass : passes_of({stages_, virtual_stages_, micro_batches}, stage)) {
+      const ActivationBytes& a = activations[row_[pass.part]];
+      if (!pass.is_forward) waiting -= static_cast<double>(a.saved);
+      peak = std::max(peak, waiting + static_cast<double>(a.peak));
+      peak_with_gradients =
+          std::max(peak_with_gradients, waiting + static_cast<double>(a.peak_with_gradients));
+      if (pass.is_forward) waiting += static_cast<double>(a.saved);
+      saved = std::max(saved, waiting);
+    }
+    // Eager frameworks drop gradients after each step; replicas keep them, in what they send.
+    const bool drops_gradients =
+        !in_place && p.micro_batches == 1 && replicas_ == 1 && stages_ == 1;
+    const double all =
+        weights + states +
+        (drops_gradients ? std::max(gradients, peak_with_gradients) : gradients + peak);
+    if (all <= f.peak_memory_bytes) continue;
+    f.peak_memory_bytes = all;
+    f.weight_bytes = weights;
+    f.gradient_bytes = gradients;
+    f.optimizer_bytes = states;
+    f.saved_activation_bytes = saved;
+    f.activation_bytes = peak;
+  }
+  f.fits = f.peak_memory_bytes <= rates_.memory_capacity_bytes;
+}
+
+TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
+  TrainingForecast f;
+  std::vector<PartTime> times;
+  for (const Part& part : parts_) times.push_back(part_time(part, p));
+  add_times(f, times, p.micro_batches);
+  f.tokens_per_s = static_cast<double>(p.batch) * static_cast<double>(p.seq_len) / f.step_s;
+
+  const auto replicas = static_cast<double>(replicas_);
+  const double of_part = static_cast<double>(devices_) / static_cast<double>(stages_);
+  // Of replicas with fewer sequences than the largest in proportion.
   const double used = static_cast<double>(p.batch) /
                       (replicas * static_cast<double>(divided_up(p.batch, replicas_)));
-  f.flops = devices * (used * f.flops + static_cast<double>(update.flops.constant()));
-  f.bytes = devices * (used * f.bytes + whole_bytes(update.bytes()));
-  f.bound =
-      static_cast<Bound>(std::max_element(by_bound.begin(), by_bound.end()) - by_bound.begin());
-  f.update_s = update_s_;
-  f.communication_s += added(of_step_s_, last_work_s) + alone_s_;
-  f.step_s = f.forward_s + f.backward_s + f.update_s + f.communication_s;
-  f.tokens_per_s = static_cast<double>(p.batch) * static_cast<double>(p.seq_len) / f.step_s;
-  const auto of_passes = [&](const Count& flops) {
-    const auto sum = [&](std::uint64_t times, const SymbolValues& values) {
-      return static_cast<double>(times) * static_cast<double>(flops.at(values));
+  const auto of_passes = [&](const Part& part, const Count& flops) {
+    const Passes all = passes(part, p);
+    const auto sum = [&](std::uint64_t times_, const SymbolValues& values) {
+      return static_cast<double>(times_) * static_cast<double>(flops.at(values));
     };
     return used * (sum(all.num_large, all.large) + sum(all.num_small, all.small));
   };
-  f.model_flops = replicas * of_passes(recording_.model_flops);
-  f.hardware_flops = devices * of_passes(recording_.hardware_flops);
-  const double possible = devices * peak_flops_per_second_ * f.step_s;
+  for (const std::size_t i : row_) {
+    const Part& part = parts_[i];
+    const Work update = total_work(part.update);
+    f.flops += of_part * (used * times[i].flops + static_cast<double>(update.flops.constant()));
+    f.bytes += of_part * (used * times[i].bytes + whole_bytes(update.bytes()));
+    f.hardware_flops += of_part * of_passes(part, part.recording.hardware_flops);
+  }
+  f.model_flops = replicas * of_passes(parts_.front(), recording().model_flops);
+  const double possible = static_cast<double>(devices_) * peak_flops_per_second_ * f.step_s;
   f.mfu = f.model_flops / possible;
   f.hfu = f.hardware_flops / possible;
-
-  const auto share = [&](ShardedStates from) { return sharded_ >= from ? 1 / replicas : 1.0; };
-  f.weight_bytes = share(ShardedStates::Weights) * whole_bytes(recording_.weight_bytes);
-  f.gradient_bytes = share(ShardedStates::Gradients) * whole_bytes(recording_.gradient_bytes);
-  f.optimizer_bytes = share(ShardedStates::Optimizer) * whole_bytes(recording_.optimizer_bytes);
-  const bool in_place = lowering_.elementwise == Kernels::Fused;
-  const ActivationBytes activations = activation_bytes(recording_.first, all.large, in_place);
-  f.saved_activation_bytes = static_cast<double>(activations.saved);
-  f.activation_bytes = static_cast<double>(activations.peak);
-  // Eager frameworks drop gradients after each step; replicas keep them, in what they send.
-  const bool drops_gradients = !in_place && p.micro_batches == 1 && replicas_ == 1;
-  f.peak_memory_bytes =
-      f.weight_bytes + f.optimizer_bytes +
-      (drops_gradients
-           ? std::max(f.gradient_bytes, static_cast<double>(activations.peak_with_gradients))
-           : f.gradient_bytes + f.activation_bytes);
-  f.fits = f.peak_memory_bytes <= rates_.memory_capacity_bytes;
+  add_memory(f, p);
   return f;
 }
 
 FlopsConventions TrainingForecaster::conventions(std::uint64_t seq_len) const {
-  const auto parameters = static_cast<double>(recording_.parameters);
-  const auto embedding = static_cast<double>(recording_.embedding_parameters);
+  const auto parameters = static_cast<double>(recording().parameters);
+  const auto embedding = static_cast<double>(recording().embedding_parameters);
   const double pairs = static_cast<double>(layers_) * static_cast<double>(hidden_size_) *
                        static_cast<double>(seq_len);
   return {6 * parameters + 12 * pairs, 6 * parameters + 6 * pairs,
@@ -304,26 +507,29 @@ FlopsConventions TrainingForecaster::conventions(std::uint64_t seq_len) const {
 }
 
 std::vector<BreakdownRow> TrainingForecaster::breakdown(const TrainingPoint& p) const {
-  const Passes all = passes(p);
   std::vector<BreakdownRow> rows;
-  const auto add = [&](const char* pass, const std::vector<OpGroup>& groups,
-                       const SymbolValues& values, std::uint64_t times) {
-    if (times == 0) return;
-    for (const OpGroup& g : groups) {
-      const OpTime t = time_of(g, is_attention_gradient(g) ? gradient_rates_ : rates_, values);
-      const std::uint64_t count = g.count * times;
-      rows.push_back({pass, g, t, count, static_cast<double>(count) * t.total});
-    }
-  };
-  add("forward", first_->forward, all.large, all.num_large);
-  add("forward", first_->forward, all.small, all.num_small);
-  const bool small_first = all.num_small > 0;
-  add("backward", first_->backward, small_first ? all.small : all.large, 1);
-  add("backward", next_->backward, all.small, all.num_small - (small_first ? 1 : 0));
-  add("backward", next_->backward, all.large, all.num_large - (small_first ? 0 : 1));
-  add("backward", first_->attention, all.large, all.num_large);
-  add("backward", first_->attention, all.small, all.num_small);
-  add("update", update_, all.large, 1);
+  for (std::size_t i = 0; i < row_.size(); ++i) {
+    const Part& part = parts_[row_[i]];
+    const Passes all = passes(part, p);
+    const std::string of = row_.size() == 1 ? "" : fmt::format(" of stage {}", i % stages_);
+    const auto add = [&](const char* pass, const std::vector<OpGroup>& groups,
+                         const SymbolValues& values, std::uint64_t times) {
+      if (times == 0) return;
+      for (const OpGroup& g : groups) {
+        const OpTime t = time_of(g, is_attention_gradient(g) ? gradient_rates_ : rates_, values);
+        const std::uint64_t count = g.count * times;
+        rows.push_back({pass + of, g, t, count, static_cast<double>(count) * t.total});
+      }
+    };
+    add("forward", part.first.forward, all.large, all.num_large);
+    add("forward", part.first.forward, all.small, all.num_small);
+    add("backward", part.first.backward, all.first(), 1);
+    add("backward", part.next.backward, all.small, all.more_small());
+    add("backward", part.next.backward, all.large, all.more_large());
+    add("backward", part.first.attention, all.large, all.num_large);
+    add("backward", part.first.attention, all.small, all.num_small);
+    add("update", part.update, all.large, 1);
+  }
   return rows;
 }
 

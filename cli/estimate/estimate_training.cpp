@@ -55,7 +55,7 @@ void refuse_request_flags(const RequestOptions& o) {
 }
 
 TrainingPoint parse_point(const RequestOptions& o, const TrainingFlags& flags,
-                          const Architecture& a) {
+                          const Architecture& a, const TrainingForecaster& forecaster) {
   TrainingPoint p;
   p.batch = parse_token_count(o.batch, "--batch");
   p.seq_len = default_seq_len;
@@ -63,6 +63,8 @@ TrainingPoint parse_point(const RequestOptions& o, const TrainingFlags& flags,
   if (!flags.seq_len.empty()) p.seq_len = parse_token_count(flags.seq_len, "--seq-len");
   if (!o.micro_batches.empty()) {
     p.micro_batches = parse_token_count(o.micro_batches, "--micro-batches");
+  } else {
+    p.micro_batches = forecaster.default_micro_batches(p.batch);
   }
   return p;
 }
@@ -97,6 +99,9 @@ ordered_json training_json(const Configuration& c, const TrainingFlags& flags,
       {"seq_len", p.seq_len},
       {"micro_batches", p.micro_batches},
       {"tp", c.parallelism.tp},
+      {"pp", c.parallelism.pp},
+      {"virtual_stages", parse_token_count(flags.virtual_stages, "--virtual-stages")},
+      {"stages", c.stage_layers},
       {"dp", c.parallelism.dp},
       {"sequence_parallel", c.parallelism.sequence_parallel},
       {"parameters", r.parameters},
@@ -106,6 +111,7 @@ ordered_json training_json(const Configuration& c, const TrainingFlags& flags,
       {"backward_s", f.backward_s},
       {"update_s", f.update_s},
       {"communication_s", f.communication_s},
+      {"bubble_s", f.bubble_s},
       {"tokens_per_s", f.tokens_per_s},
       {"tokens_per_s_per_device", f.tokens_per_s / static_cast<double>(c.parallelism.devices())},
       {"model_flops", count_json(f.model_flops)},
@@ -159,6 +165,9 @@ std::string training_text(const RequestOptions& request, const Configuration& c,
   if (!c.parallelism.is_one()) {
     table.add({"  messages", seconds(f.communication_s), share(f.communication_s), ""});
   }
+  if (c.parallelism.pp > 1) {
+    table.add({"  bubble", seconds(f.bubble_s), share(f.bubble_s), ""});
+  }
   table.add({"tokens a second", format_count(f.tokens_per_s), "", ""});
   table.add(
       {"model FLOPs", format_count(f.model_flops), fmt::format("MFU {:.1f} %", 100 * f.mfu), ""});
@@ -199,6 +208,9 @@ void TrainingFlags::add_to(Command c) {
         "with --dp, what replicas do not hold each: 1 optimizer states, 2 gradients too, 3 weights "
         "too")
       .group(training_heading);
+  c.add("--virtual-stages N", virtual_stages,
+        "with --pp, parts of the layers that each stage has and works on in turn")
+      .group(training_heading);
 }
 
 void TrainingFlags::check() const {
@@ -208,6 +220,7 @@ void TrainingFlags::check() const {
                                     {"--recompute", recompute != none.recompute},
                                     {"--optimizer", optimizer != none.optimizer},
                                     {"--zero", zero != none.zero},
+                                    {"--virtual-stages", virtual_stages != none.virtual_stages},
                                     {"--gradient-dtype", !gradient_dtype.empty()},
                                     {"--state-dtype", state_dtype != none.state_dtype}}) {
     if (given) throw Error(flag, "a forecast of a request", "--train");
@@ -220,7 +233,6 @@ void estimate_training(const RequestOptions& request, const TrainingFlags& flags
   RequestOptions of_model = request;
   of_model.micro_batches.clear();  // of a replica, not of a pipeline
   const Configuration c = parse_configuration(of_model, globals.catalog());
-  const TrainingPoint p = parse_point(request, flags, c.architecture);
   if (flags.optimizer != "adamw") {
     throw unknown_name("--optimizer", flags.optimizer, {"adamw"});
   }
@@ -231,7 +243,9 @@ void estimate_training(const RequestOptions& request, const TrainingFlags& flags
   }
   options.states = parse_flag("--state-dtype", flags.state_dtype, parse_dtype);
   const ShardedStates sharded = parse_flag("--zero", flags.zero, roofline::parse_zero);
-  const TrainingForecaster forecaster(c, options, sharded);
+  const TrainingForecaster forecaster(c, options, sharded,
+                                      parse_token_count(flags.virtual_stages, "--virtual-stages"));
+  const TrainingPoint p = parse_point(request, flags, c.architecture, forecaster);
   const TrainingForecast f = forecaster.at(p);
   std::vector<std::string> warnings = roofline::context_warnings(
       c.architecture, {.batch = p.batch, .prompt_len = p.seq_len, .output_len = 0});

@@ -20,6 +20,7 @@ struct TrainingFlags {
   std::string gradient_dtype;  ///< empty: that of the weights
   std::string state_dtype = "fp32";
   std::string zero = "0";
+  std::string virtual_stages = "1";
 
   void add_to(Command command);
   /// Throws Error for the others without --train.

@@ -15,6 +15,9 @@ void TrainingAxes::add_to(Command c) {
   c.add("--seq-len RANGE", seq_len, "with --train: tokens of a sequence [2048]").group(axes);
   c.add("--recompute LIST", recompute, "with --train: none, selective, full").group(axes);
   c.add("--zero LIST", zero, "with --train: stages 0 to 3").group(axes);
+  c.add("--virtual-stages RANGE", virtual_stages,
+        "with --train and --pp: parts of the layers that each stage has")
+      .group(axes);
   c.add("--gradient-dtype DTYPE", gradient_dtype, "with --train: default: that of the weights");
   c.add("--state-dtype DTYPE", state_dtype, "with --train: of the optimizer's states");
 }
@@ -25,6 +28,7 @@ void TrainingAxes::set_sizes(reports::SweepSpec& spec) const {
     for (const auto& [flag, given] : {std::pair{"--seq-len", !seq_len.empty()},
                                       {"--recompute", recompute != none.recompute},
                                       {"--zero", zero != none.zero},
+                                      {"--virtual-stages", virtual_stages != none.virtual_stages},
                                       {"--gradient-dtype", !gradient_dtype.empty()},
                                       {"--state-dtype", state_dtype != none.state_dtype}}) {
       if (given) throw Error(flag, "a sweep of requests", "--train");
@@ -40,7 +44,8 @@ void TrainingAxes::set_sizes(reports::SweepSpec& spec) const {
 }
 
 reports::TrainingSweep TrainingAxes::over(const reports::SweepGrid& grid) const {
-  reports::TrainingSweep sweep{grid, {}, {}};
+  reports::TrainingSweep sweep{
+      grid, {}, {}, reports::parse_numbers(virtual_stages, "--virtual-stages")};
   for (const std::string& word : reports::parse_words(recompute, "--recompute")) {
     sweep.recompute.push_back(parse_flag("--recompute", word, parse_recompute));
   }

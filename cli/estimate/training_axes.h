@@ -13,6 +13,7 @@ struct TrainingAxes {
   std::string seq_len;
   std::string recompute = "none";
   std::string zero = "0";
+  std::string virtual_stages = "1";
   std::string gradient_dtype;
   std::string state_dtype = "fp32";
 

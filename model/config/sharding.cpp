@@ -229,9 +229,7 @@ Parallelism parse_parallelism(const std::map<std::string, std::string>& words) {
   return p;
 }
 
-bool takes_sequence_parallel(const Architecture& a) {
-  return !a.decoder.altup && a.decoder.position != Position::Learned;
-}
+bool takes_sequence_parallel(const Architecture& a) { return !a.decoder.altup; }
 
 void check_parallelism(const Architecture& a, const Parallelism& p) {
   const auto flags = {std::pair{"--tp", p.tp}, {"--pp", p.pp}, {"--ep", p.ep}, {"--dp", p.dp}};
@@ -278,9 +276,7 @@ void check_parallelism(const Architecture& a, const Parallelism& p) {
                 a.name + ", whose layers hand on the tokens they chose", "--pp 1");
   }
   if (p.sequence_parallel && !takes_sequence_parallel(a)) {
-    throw Error("sequence-parallel norms",
-                a.name + (a.decoder.altup ? ", which mixes streams between its layers"
-                                          : ", which adds a table of positions"),
+    throw Error("sequence-parallel norms", a.name + ", which mixes streams between its layers",
                 "norms of all tokens on each device");
   }
   if (p.ep == 1) return;

@@ -173,6 +173,11 @@ Value add_position_table(Recorder& r, const StackPass& pass, Value x) {
   const Count rows = stack.position_rows + stack.position_offset;
   const Value table =
       r.weight(pass.prefix + "positions.weight", {rows, pass.architecture.hidden_size});
+  if (pass.positions && pass.splits_rows) {
+    throw Error("sequence-parallel norms", "positions that a method gives to a table of them",
+                "norms of all tokens on each device");
+  }
+  // Devices that split rows each look up those of their own.
   const Value ids = pass.positions
                         ? *pass.positions
                         : r.input(pass.prefix + "positions", {r.info(x).shape[1]}, DType::FP32);

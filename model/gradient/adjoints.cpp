@@ -227,6 +227,13 @@ class Adjoint {
     back_.contribute(in(0), add(SliceFeatures{op.member * own}, "gradient", {g_}, in(0)));
   }
 
+  /// Of a stage of a pipeline: to the one before.
+  void operator()(const Receive& op) {
+    const TensorInfo& message = back_.info(in(0));
+    back_.add_results(Send{op.rank, 0}, "gradient", {g_},
+                      {{"", message.shape, message.dtype, Storage::Messages, {}}});
+  }
+
   void operator()(const SliceFeatures& op) {
     back_.contribute(in(0), add(PlaceFeatures{op.first}, "gradient", {g_}, in(0)));
   }

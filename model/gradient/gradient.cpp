@@ -18,6 +18,9 @@ constexpr Words<Recompute, 3> recompute_words = {
 
 bool is_loss(const Op& op) { return is_any<CrossEntropy, MeanAbsoluteError>(op); }
 
+/// What a pass is for: its losses, or in a pipeline what the next stage gets.
+bool is_end(const Op& op) { return is_loss(op) || is_any<Send>(op); }
+
 /// Rows appended to a cache without any.
 bool fills_empty_cache(const Graph& graph, const Node& node) {
   return is_any<CacheAppend, JoinRows>(node.op) && graph.tensor(node.inputs[0]).shape[1].is_zero();
@@ -155,19 +158,20 @@ class Differentiation final : public Backward {
     for (const Node& n : forward_.nodes()) {
       const bool any = std::any_of(n.inputs.begin(), n.inputs.end(),
                                    [&](TensorId id) { return active_[id.index]; });
-      for (const TensorId id : n.outputs) active_[id.index] = any;
+      // What a stage receives is computed from the weights of those before.
+      for (const TensorId id : n.outputs) active_[id.index] = any || is_any<Receive>(n.op);
       // Which experts or keys are chosen does not change with a weight.
       if (is_any<Route, ChooseKeys>(n.op)) active_[n.output().index] = false;
     }
   }
 
-  /// Nodes that lead to a loss.
+  /// Nodes that lead to a loss, here or in a later stage.
   void find_needed() {
     std::vector<bool> read(forward_.tensors().size(), false);
     for (std::size_t n = forward_.nodes().size(); n-- > 0;) {
       const Node& node = forward_.nodes()[n];
-      needed_[n] = is_loss(node.op) || std::any_of(node.outputs.begin(), node.outputs.end(),
-                                                   [&](TensorId id) { return read[id.index]; });
+      needed_[n] = is_end(node.op) || std::any_of(node.outputs.begin(), node.outputs.end(),
+                                                  [&](TensorId id) { return read[id.index]; });
       if (!needed_[n]) continue;
       for (const TensorId id : node.inputs) {
         read[id.index] = true;
@@ -227,6 +231,13 @@ class Differentiation final : public Backward {
     if (is_loss(node.op)) {
       if (is_active(node.inputs[0])) contribute(node.inputs[0], *at_[node.output().index]);
       graph_.mark_output(*at_[node.outputs[1].index]);
+      return;
+    }
+    if (const auto* const sent = std::get_if<Send>(&node.op)) {
+      TensorInfo message = forward_.tensor(node.output());
+      message.producer = {};
+      contribute(node.inputs[0], add(Receive{sent->rank, 0}, "gradient",
+                                     {graph_.add_tensor(std::move(message))}, node.inputs[0]));
       return;
     }
     const std::vector<TensorId> results = results_with_gradient(node);
@@ -300,10 +311,12 @@ class Differentiation final : public Backward {
     replay(n, true, place, set);
   }
 
-  /// All of a layer, as frameworks do, its last product too, which nothing reads.
+  /// All of a layer, as frameworks do, its last product too, which nothing reads. Nothing is sent
+  /// again.
   void replay_layer(int layer) {
     for (std::size_t n = 0; n < forward_.nodes().size(); ++n) {
-      if (needed_[n] && forward_.nodes()[n].layer == layer) replay_node(n);
+      const Node& node = forward_.nodes()[n];
+      if (needed_[n] && node.layer == layer && !is_message(node.op)) replay_node(n);
     }
   }
 

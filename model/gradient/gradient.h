@@ -49,9 +49,10 @@ struct TrainingPass {
 
 /// `forward` up to its losses (CrossEntropy, MeanAbsoluteError), and the gradients of what is
 /// trained. These are tensors of Storage::Gradients that have the weights' names; they and the
-/// losses are the graph's outputs. Caches are empty before a pass of training and read by none
-/// after it, so rows that are appended to them, and states, stay activations. Throws Error where an
-/// operator between a loss and a trained weight has no adjoint.
+/// losses are the graph's outputs. A stage of a pipeline that sends hidden states receives their
+/// gradient, and sends that of those it received. Caches are empty before a pass of training and
+/// read by none after it, so rows that are appended to them, and states, stay activations. Throws
+/// Error where an operator between a loss and a trained weight has no adjoint.
 ///
 /// On several devices a tensor is the same on all of a group, or a part. What reads one of the
 /// first kind and gives parts (a product with a split weight) leaves a part of the sum that is its

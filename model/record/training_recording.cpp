@@ -174,7 +174,10 @@ Graph record_forward(const Plan& plan, const Lowering& lowering, const TrainingO
   JoinedPasses passes;
   const Graph base = record_base(plan.base_attention());
   if (plan.helpers.empty()) {
-    add_loss(passes, passes.add(base)[logits_of(base)->index], {1, options.z_loss}, "loss", fused);
+    const std::vector<TensorId> at = passes.add(base);
+    if (const std::optional<TensorId> logits = logits_of(base)) {  // else a stage that sends states
+      add_loss(passes, at[logits->index], {1, options.z_loss}, "loss", fused);
+    }
     return std::move(passes.graph());
   }
   if (options.base_loss + options.auxiliary_loss + options.consistency_loss == 0) {
@@ -254,6 +257,11 @@ Graph record_update(const Graph& pass, const TrainingOptions& options,
       const Collective sum{CollectiveKind::AllReduce, sharding->tensor_group(), sharding->slice()};
       gradient = add_update(graph, sum, "sum_parts", {gradient}, {t}).front();
     }
+    if (options.ends.size > 1 && t.name == "embedding.weight" &&
+        (sharding->is_first_stage() || sharding->is_last_stage())) {
+      const Collective sum{CollectiveKind::AllReduce, options.ends, sharding->is_last_stage()};
+      gradient = add_update(graph, sum, "sum_tied", {gradient}, {t}).front();
+    }
     if (options.replicas.size > 1) {
       const Collective sum{CollectiveKind::AllReduce, options.replicas, options.replica};
       gradient = add_update(graph, sum, "sum_gradients", {gradient}, {t}).front();
@@ -302,14 +310,6 @@ void check_heads(const Architecture& a, std::uint64_t tp) {
     throw Error(fmt::format("training: tp {}", tp), fmt::format("{} key-value heads", heads),
                 "a divisor of them");
   }
-}
-
-/// Of the whole weight.
-std::uint64_t parameters_of(const TensorInfo& weight) {
-  if (!weight.part) return weight.elements().constant();
-  std::uint64_t product = 1;
-  for (const Count& dim : weight.part->whole) product *= dim.constant();
-  return product;
 }
 
 }  // namespace
@@ -366,17 +366,19 @@ TrainingRecording record_training(const Architecture& configured,
   }
   std::optional<Sharding> sharding;
   std::optional<Graph> whole;
-  if (options.split.tp > 1) {
+  const Parallelism& split = options.split;
+  if (split.tp > 1 || split.pp > 1) {
     if (predicts) {
       throw Error("training with method " + to_string(methods) + ": " + to_string(options.split),
                   "several models", "tp 1");
     }
-    check_heads(recording.model, options.split.tp);
-    const Parallelism& split = options.split;
-    whole = record_forward(plan, lowering, options, nullptr);
+    check_heads(recording.model, split.tp);
     sharding.emplace(
         recording.model,
-        DevicePlace{{.tp = split.tp, .sequence_parallel = split.sequence_parallel}, options.slice});
+        DevicePlace{{.tp = split.tp, .pp = split.pp, .sequence_parallel = split.sequence_parallel},
+                    options.place,
+                    options.stage_layers});
+    if (sharding->is_first_stage()) whole = record_forward(plan, lowering, options, nullptr);
     plan.model = sharding->part();
   }
   const Sharding* const part = sharding ? &*sharding : nullptr;
@@ -385,11 +387,24 @@ TrainingRecording record_training(const Architecture& configured,
                            options.gradients.value_or(lowering.weights.main), part};
   recording.first = with_gradients(forward, gradient);
   recording.hardware_flops = product_flops(recording.first.graph, true);
-  GradientOptions of_model = gradient;
-  of_model.recompute = Recompute::None;
-  of_model.sharding = nullptr;
-  recording.model_flops =
-      product_flops(with_gradients(whole ? *whole : forward, of_model).graph, false);
+  if (part == nullptr || part->is_first_stage()) {
+    GradientOptions of_model = gradient;
+    of_model.recompute = Recompute::None;
+    of_model.sharding = nullptr;
+    const Graph model = with_gradients(whole ? *whole : forward, of_model).graph;
+    recording.model_flops = product_flops(model, false);
+    for (const TensorInfo& gradient_of_all : gradients_of(model)) {
+      recording.trained_parameters += gradient_of_all.elements().constant();
+    }
+    for (const TensorInfo& t : model.tensors()) {
+      if (t.storage != Storage::Weights) continue;
+      const std::uint64_t parameters = t.elements().constant();
+      recording.parameters += parameters;
+      if (t.name == "embedding.weight" && !plan.model.tied_embeddings) {
+        recording.embedding_parameters = parameters;
+      }
+    }
+  }
   gradient.accumulates = true;
   recording.next = with_gradients(forward, gradient);
   const std::set<std::string> summed =
@@ -397,20 +412,11 @@ TrainingRecording record_training(const Architecture& configured,
   recording.update = record_update(recording.first.graph, options, summed, part);
 
   for (const TensorInfo& t : recording.first.graph.tensors()) {
-    if (t.storage != Storage::Weights) continue;
-    const std::uint64_t parameters = parameters_of(t);
-    recording.parameters += parameters;
-    recording.weight_bytes += t.bytes();
-    if (t.name == "embedding.weight" && !plan.model.tied_embeddings) {
-      recording.embedding_parameters = parameters;
-    }
+    if (t.storage == Storage::Weights) recording.weight_bytes += t.bytes();
   }
   for (const TensorInfo& t : recording.update.tensors()) {
     if (t.producer) continue;
-    if (t.storage == Storage::Gradients) {
-      recording.trained_parameters += parameters_of(t);
-      recording.gradient_bytes += t.bytes();
-    }
+    if (t.storage == Storage::Gradients) recording.gradient_bytes += t.bytes();
     if (t.storage == Storage::OptimizerStates) recording.optimizer_bytes += t.bytes();
   }
   return recording;

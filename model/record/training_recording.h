@@ -32,16 +32,21 @@ struct TrainingOptions {
   /// Of each micro-batch's gradient; the group sums it. Size 1: one device.
   RankGroup replicas = {};
   std::uint64_t replica = 0;  ///< this device's place among them
-  /// Devices that split heads and widths (tp, sequence_parallel), and this one's place among them.
-  /// Each clips by the norm of all gradients; the exchange of that number is not recorded.
+  /// Devices that split heads and widths (tp, sequence_parallel) or layers (pp), and this one's
+  /// place among them: stage · tp + slice. Each clips by the norm of all gradients; the exchange of
+  /// that number is not recorded.
   Parallelism split = {};
-  std::uint64_t slice = 0;
+  std::uint64_t place = 0;
+  std::vector<std::size_t> stage_layers = {};  ///< see stage_ends()
+  /// The devices of the first stage and the last, where a tied embedding's gradient is a sum.
+  RankGroup ends = {};
   FindModel find_model = {};  ///< of models that methods name
   /// Null: all; of KV Prediction the auxiliary and the predictor.
   std::function<bool(const std::string& weight)> trains = nullptr;
 };
 
-/// Symbols: `batch` sequences of a micro-batch, `prompt_len` tokens of each.
+/// Symbols: `batch` sequences of a micro-batch, `prompt_len` tokens of each. What is of the whole
+/// model is left 0 in later stages of a pipeline.
 struct TrainingRecording {
   Architecture model;  ///< in the shape that the methods gave it
   std::vector<HelperModel> helper_models;
@@ -51,12 +56,12 @@ struct TrainingRecording {
   TrainingPass next;   ///< the others, whose gradients are added
   /// The sums over devices, the gradient's norm, its result, and AdamW on every trained weight.
   Graph update;
-  std::uint64_t parameters = 0;
-  std::uint64_t trained_parameters = 0;
+  std::uint64_t parameters = 0;          ///< of the whole model
+  std::uint64_t trained_parameters = 0;  ///< likewise
   /// Of the tokens' embedding, in which nothing is multiplied; 0 where the head shares it.
   std::uint64_t embedding_parameters = 0;
   /// FLOPs of a micro-batch's products, those with weights and those of attention, in which
-  /// utilisation is counted: those that run on a device, and the model's, each once.
+  /// utilisation is counted: those that run on a device, and the whole model's, each once.
   Count hardware_flops;
   Count model_flops;
   // Of all weights and of what is trained, on a device:

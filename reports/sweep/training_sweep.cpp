@@ -19,14 +19,15 @@ namespace {
 using roofline::TrainingForecaster;
 
 constexpr std::string_view training_columns =
-    "recompute,zero,batch,seq_len,step_s,tokens_per_s,forward_s,backward_s,update_s,"
-    "communication_s,model_flops,hardware_flops,mfu,hfu,weight_bytes,gradient_bytes,"
+    "recompute,zero,virtual_stages,batch,seq_len,step_s,tokens_per_s,forward_s,backward_s,update_s,"
+    "communication_s,bubble_s,model_flops,hardware_flops,mfu,hfu,weight_bytes,gradient_bytes,"
     "optimizer_bytes,saved_activation_bytes,activation_bytes,peak_memory_bytes,fits,error";
 
 struct TrainingPlace {
   std::uint64_t configuration = 0;
   Recompute recompute = Recompute::None;
   roofline::ShardedStates zero = roofline::ShardedStates::None;
+  std::uint64_t virtual_stages = 1;
   std::uint64_t size = 0;
   std::uint64_t forecaster = 0;  ///< points of one number share a forecaster
 };
@@ -35,6 +36,8 @@ TrainingPlace place_of(const TrainingSweep& s, std::uint64_t point) {
   at.size = point % s.grid.num_sizes();
   std::uint64_t rest = point / s.grid.num_sizes();
   at.forecaster = rest;
+  at.virtual_stages = s.virtual_stages[rest % s.virtual_stages.size()];
+  rest /= s.virtual_stages.size();
   at.zero = s.zero[rest % s.zero.size()];
   rest /= s.zero.size();
   at.recompute = s.recompute[rest % s.recompute.size()];
@@ -59,7 +62,7 @@ class Forecasters {
         options.recompute = at.recompute;
         roofline::Configuration c = sweep_.grid.configuration(at.configuration);
         c.micro_batches = 0;  // of a replica, not of a pipeline
-        last_ = std::make_shared<TrainingForecaster>(c, options, at.zero);
+        last_ = std::make_shared<TrainingForecaster>(c, options, at.zero, at.virtual_stages);
       } catch (const Error& e) {
         reason_ = e.what();
       }
@@ -81,15 +84,16 @@ std::string row_of(const TrainingSweep& s, Forecasters& forecasters, std::uint64
   roofline::DesignPoint size;
   s.grid.sizes(at.size, 0, {&size, 1});
   std::string row =
-      fmt::format("{},{},{},{},{}", s.grid.cells(at.configuration), name(at.recompute),
-                  static_cast<int>(at.zero), size.batch, size.prompt_len);
+      fmt::format("{},{},{},{},{},{}", s.grid.cells(at.configuration), name(at.recompute),
+                  static_cast<int>(at.zero), at.virtual_stages, size.batch, size.prompt_len);
   try {
-    const std::uint64_t passes = s.grid.micro_batches(at.configuration).value_or(1);
-    const roofline::TrainingForecast f =
-        forecasters.of(at)->at({size.batch, size.prompt_len, passes});
-    row += fmt::format(",{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},", f.step_s,
+    const std::shared_ptr<const TrainingForecaster> forecaster = forecasters.of(at);
+    const std::uint64_t passes = s.grid.micro_batches(at.configuration)
+                                     .value_or(forecaster->default_micro_batches(size.batch));
+    const roofline::TrainingForecast f = forecaster->at({size.batch, size.prompt_len, passes});
+    row += fmt::format(",{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},", f.step_s,
                        f.tokens_per_s, f.forward_s, f.backward_s, f.update_s, f.communication_s,
-                       f.model_flops, f.hardware_flops, f.mfu, f.hfu, f.weight_bytes,
+                       f.bubble_s, f.model_flops, f.hardware_flops, f.mfu, f.hfu, f.weight_bytes,
                        f.gradient_bytes, f.optimizer_bytes, f.saved_activation_bytes,
                        f.activation_bytes, f.peak_memory_bytes, f.fits);
   } catch (const Error& e) {
@@ -107,6 +111,7 @@ SweepResult run_training_sweep(const TrainingSweep& s, const SweepOptions& optio
   std::string fingerprint = s.grid.fingerprint() + " training";
   for (const Recompute r : s.recompute) fingerprint += fmt::format(" {}", name(r));
   for (const auto z : s.zero) fingerprint += fmt::format(" {}", static_cast<int>(z));
+  for (const std::uint64_t v : s.virtual_stages) fingerprint += fmt::format(" v{}", v);
   fingerprint += fmt::format(" {} {}", name(s.options.states),
                              s.options.gradients ? name(*s.options.gradients) : "");
   Forecasters forecasters(s);
@@ -129,6 +134,7 @@ Plot training_sweep_plot(const TrainingSweep& s, const std::filesystem::path& cs
     std::string label = s.grid.label(at.configuration);
     if (s.grid.spec().batch.size() > 1) label += ", batch " + row.text("batch");
     if (s.recompute.size() > 1) label += ", recompute " + row.text("recompute");
+    if (s.virtual_stages.size() > 1) label += ", virtual stages " + row.text("virtual_stages");
     if (s.zero.size() > 1) label += ", ZeRO " + row.text("zero");
     series_of(plot.series, label, Style::Line)
         .points.push_back({row.number("seq_len"), row.number("tokens_per_s")});

@@ -1,5 +1,5 @@
 /// A grid of training steps: the configurations and sizes of a sweep, each under several grades of
-/// recomputation and stages of ZeRO.
+/// recomputation, stages of ZeRO and virtual stages of a pipeline.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,16 @@ struct TrainingSweep {
   const SweepGrid& grid;  ///< its prompt lengths are those of sequences; one output length
   std::vector<Recompute> recompute;
   std::vector<roofline::ShardedStates> zero;
+  std::vector<std::uint64_t> virtual_stages;
   TrainingOptions options = {};  ///< of all points
 
-  std::uint64_t num_points() const { return grid.num_points() * recompute.size() * zero.size(); }
+  std::uint64_t num_points() const {
+    return grid.num_points() * recompute.size() * zero.size() * virtual_stages.size();
+  }
 };
 
-/// Rows in the order of configurations, grades, stages, sizes; resumable, as run_sweep.
+/// Rows in the order of configurations, grades, stages, virtual stages, sizes; resumable, as
+/// run_sweep.
 SweepResult run_training_sweep(const TrainingSweep& sweep, const SweepOptions& options);
 
 /// Tokens a second over the sequence's length, a line for each configuration, batch and grade, from

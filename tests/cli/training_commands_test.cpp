@@ -113,6 +113,21 @@ TEST_CASE("sweep --train: a row for each point, the same numbers as estimate") {
     CHECK(row.number("step_s") == near(j["step_s"].get<double>()));
     CHECK(row.number("peak_memory_bytes") == near(j["peak_memory_bytes"].get<double>()));
   }
+  // Stages of a pipeline, with as many micro-batches as a replica has sequences.
+  run_well(
+      "sweep --train -m gpt2 --hardware a100-80gb --dtype bf16 --batch 8 --seq-len 512 --pp 2 "
+      "--virtual-stages 1,2 --csv '" +
+      csv + "'");
+  const CsvTable staged = CsvTable::read(csv);
+  REQUIRE(staged.size() == 2);
+  const json two = run_json(
+      "estimate --train -m gpt2 --hardware a100-80gb --dtype bf16 --batch 8 --seq-len 512 --pp 2 "
+      "--virtual-stages 2 --json");
+  CHECK(two["micro_batches"] == 8);
+  CHECK(staged[1].number("virtual_stages") == 2);
+  CHECK(staged[1].number("step_s") == near(two["step_s"].get<double>()));
+  CHECK(staged[1].number("bubble_s") == near(two["bubble_s"].get<double>()));
+  CHECK(staged[1].number("bubble_s") < staged[0].number("bubble_s"));
   // Nothing is generated behind a sequence.
   CHECK_FALSE(contains(
       run_program("sweep --train -m gpt2 --hardware a100-80gb --seq-len 1024 --csv -").errors,

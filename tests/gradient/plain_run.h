@@ -63,6 +63,8 @@ class PlainRun {
   using OnNode = std::function<void(const Node&, const CountedWork&)>;
   /// In place of a Collective, which one run alone cannot do.
   std::function<void(const Collective&, const Operand& input, const Operand& output)> on_collective;
+  /// In place of a Send or a Receive, likewise.
+  std::function<void(const Node&, const Operand& input, const Operand& output)> on_message;
 
   PlainRun(const Graph& graph, SymbolValues symbols) : graph_(graph), symbols_(std::move(symbols)) {
     for (std::size_t i = 0; i < graph.tensors().size(); ++i) {
@@ -95,6 +97,10 @@ class PlainRun {
       const auto* const collective = std::get_if<Collective>(&node.op);
       if (collective != nullptr && on_collective) {
         on_collective(*collective, inputs[0], call.output);
+        continue;
+      }
+      if (is_message(node.op) && on_message) {
+        on_message(node, inputs[0], call.output);
         continue;
       }
       const CountedWork counted = run_on(call, N{});

@@ -1,8 +1,11 @@
-// Passes of training on two devices that split heads and widths, run side by side in fp64: their
-// gradients are those of one device that has all.
+// Passes of training on two devices that split heads and widths, or layers, run side by side in
+// fp64: their gradients are those of one device that has all.
 #include <barrier>
 #include <cmath>
+#include <condition_variable>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -34,7 +37,7 @@ TrainingRecording recorded_part(const Architecture& a, Recompute recompute,
   options.recompute = recompute;
   options.gradients = DType::FP64;
   options.split = split;
-  options.slice = slice;
+  options.place = slice;
   return record_training(a, {}, l, options);
 }
 
@@ -142,7 +145,14 @@ double apart(const Architecture& a, Recompute recompute, bool sequence_parallel)
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const Graph& graph = parts[rank].first.graph;
     runs.push_back(std::make_unique<PlainRun<double>>(graph, symbols(parts[rank])));
-    fill(*runs[rank], graph, inputs, 1);
+    FixedInputs own = inputs;
+    if (sequence_parallel) {  // of its own rows, for a table of positions
+      std::vector<double>& positions = own["positions"];
+      const auto rows = static_cast<std::ptrdiff_t>(tokens_each / ranks);
+      const auto first = positions.begin() + static_cast<std::ptrdiff_t>(rank) * rows;
+      positions = std::vector<double>(first, first + rows);
+    }
+    fill(*runs[rank], graph, own, 1);
     for (const TensorInfo& t : graph.tensors()) {
       if (t.storage != Storage::Weights) continue;
       const std::vector<double>& from = expected.numbers(Storage::Weights, t.name);
@@ -208,11 +218,99 @@ double apart(const Architecture& a, Recompute recompute, bool sequence_parallel)
   return largest;
 }
 
+/// What stages send each other: each message is taken once, in order.
+class Mailbox {
+ public:
+  void put(std::uint64_t to, std::vector<double> message) {
+    const std::lock_guard lock(mutex_);
+    messages_[to].push_back(std::move(message));
+    arrived_.notify_all();
+  }
+  std::vector<double> take(std::uint64_t own) {
+    std::unique_lock lock(mutex_);
+    arrived_.wait(lock, [&] { return !messages_[own].empty(); });
+    std::vector<double> message = std::move(messages_[own].front());
+    messages_[own].pop_front();
+    return message;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::map<std::uint64_t, std::deque<std::vector<double>>> messages_;
+};
+
+/// The largest difference of two stages' gradients from the whole pass's, over the largest number
+/// of each. A tied embedding's are summed, as the update says.
+double stages_apart(const Architecture& a, Recompute recompute) {
+  const TrainingRecording whole = recorded_part(a, recompute, {}, 0);
+  const FixedInputs inputs = inputs_for(a);
+  const auto symbols = [](const TrainingRecording& r) {
+    return r.symbols.resolve({sequences, tokens_each, tokens_each});
+  };
+  PlainRun<double> expected(whole.first.graph, symbols(whole));
+  fill(expected, whole.first.graph, inputs, 1);
+  expected.run();
+  std::vector<TrainingRecording> parts;
+  for (std::size_t stage = 0; stage < ranks; ++stage) {
+    parts.push_back(recorded_part(a, recompute, {.pp = ranks}, stage));
+  }
+  Mailbox mail;
+  std::vector<std::unique_ptr<PlainRun<double>>> runs;
+  for (std::size_t stage = 0; stage < ranks; ++stage) {
+    const Graph& graph = parts[stage].first.graph;
+    runs.push_back(std::make_unique<PlainRun<double>>(graph, symbols(parts[stage])));
+    fill(*runs[stage], graph, inputs, 1);
+    runs[stage]->on_message = [stage, &mail](const Node& node, const Operand& input,
+                                             const Operand& output) {
+      if (const auto* const sent = std::get_if<Send>(&node.op)) {
+        REQUIRE(sent->rank == 1 - stage);
+        const double* const x = input.numbers<double>();
+        return mail.put(sent->rank, {x, x + input.shape.elements()});
+      }
+      const std::vector<double> message = mail.take(stage);
+      REQUIRE(message.size() == output.shape.elements());
+      std::copy(message.begin(), message.end(), output.numbers<double>());
+    };
+  }
+  std::vector<std::thread> threads;
+  for (const auto& run : runs) threads.emplace_back([&run] { run->run(); });
+  for (std::thread& thread : threads) thread.join();
+
+  std::map<std::string, std::vector<double>> sums;
+  for (std::size_t stage = 0; stage < ranks; ++stage) {
+    const Graph& graph = parts[stage].first.graph;
+    for (const TensorId id : graph.outputs()) {
+      const TensorInfo& t = graph.tensor(id);
+      if (t.storage != Storage::Gradients) continue;
+      const std::vector<double>& x = runs[stage]->numbers(Storage::Gradients, t.name);
+      std::vector<double>& sum = sums[t.name];
+      REQUIRE((sum.empty() || (a.tied_embeddings && t.name == "embedding.weight")));
+      sum.resize(x.size());
+      for (std::size_t i = 0; i < x.size(); ++i) sum[i] += x[i];
+    }
+  }
+  double largest = 0;
+  for (const TensorId id : whole.first.graph.outputs()) {
+    const TensorInfo& t = whole.first.graph.tensor(id);
+    if (t.storage != Storage::Gradients) continue;
+    const std::vector<double>& y = expected.numbers(Storage::Gradients, t.name);
+    const std::vector<double>& x = sums.at(t.name);
+    REQUIRE(x.size() == y.size());
+    double scale = 1e-3;
+    for (const double number : y) scale = std::max(scale, std::abs(number));
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      REQUIRE(std::isfinite(x[i]));
+      largest = std::max(largest, std::abs(x[i] - y[i]) / scale);
+    }
+  }
+  return largest;
+}
+
 /// Models of the catalog, made small; an odd vocabulary leaves the last device a row of zeros.
 struct Small {
   const char* model;
   std::vector<ConfigOverride> overrides;
-  bool splits_rows = true;
 };
 
 std::vector<ConfigOverride> of_llama(std::vector<ConfigOverride> more = {}) {
@@ -251,17 +349,35 @@ TEST_CASE("split pass: gradients of two devices are those of one") {
         {"n_embd", "16"},
         {"n_head", "4"},
         {"vocab_size", "13"},
-        {"n_positions", "16"}},
-       false}};
+        {"n_positions", "16"}}}};
   for (const Small& small : all) {
     CAPTURE(std::string(small.model));
     const Architecture a = load_model(catalog(), small.model, small.overrides);
     for (const bool splits_rows : {false, true}) {
-      if (splits_rows && !small.splits_rows) continue;
       CAPTURE(splits_rows);
       for (const Recompute recompute : {Recompute::None, Recompute::Selective, Recompute::Full}) {
         CHECK(apart(a, recompute, splits_rows) < 1e-12);
       }
+    }
+  }
+}
+
+TEST_CASE("split pass: gradients of two stages are those of one device") {
+  const std::vector<Small> all{{"llama-3.2-1b", of_llama({{"head_dim", "4"}})},  // tied
+                               {"llama-7b", of_llama({{"num_key_value_heads", "4"}})},
+                               {"gemma-2-2b", of_llama({{"head_dim", "4"}})},
+                               {"mixtral-8x7b", of_llama({{"num_local_experts", "3"}})},
+                               {"gpt2",
+                                {{"n_layer", "3"},
+                                 {"n_embd", "16"},
+                                 {"n_head", "4"},
+                                 {"vocab_size", "13"},
+                                 {"n_positions", "16"}}}};
+  for (const Small& small : all) {
+    CAPTURE(std::string(small.model));
+    const Architecture a = load_model(catalog(), small.model, small.overrides);
+    for (const Recompute recompute : {Recompute::None, Recompute::Selective, Recompute::Full}) {
+      CHECK(stages_apart(a, recompute) < 1e-12);
     }
   }
 }

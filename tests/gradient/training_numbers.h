@@ -36,6 +36,7 @@ void fill(PlainRun<N>& run, const Graph& graph, const FixedInputs& fixed, unsign
   std::map<std::string, bool> done;
   for (const TensorInfo& t : graph.tensors()) {
     if (t.producer || t.storage == Storage::Gradients) continue;
+    if (t.storage == Storage::Messages) continue;
     if (std::exchange(done[t.name], true)) continue;
     std::vector<N>& numbers = run.numbers(t.storage, t.name);
     const auto given = fixed.find(t.name);

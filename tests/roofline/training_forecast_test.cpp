@@ -215,6 +215,84 @@ TEST_CASE("training forecast: what devices that split a model all do is its FLOP
   CHECK(flops(8).hardware_flops > flops(1).hardware_flops);
 }
 
+namespace {
+
+TrainingForecaster of_stages(Configuration c, std::uint64_t pp, std::uint64_t virtual_stages = 1,
+                             const TrainingOptions& options = {}) {
+  c.parallelism.pp = pp;
+  if (pp > 1) c.interconnect = find_interconnect(catalog(), "", c.hardware, pp);
+  return TrainingForecaster(c, options, ShardedStates::None, virtual_stages);
+}
+
+}  // namespace
+
+TEST_CASE("training forecast: stages do the work of one device, and wait for each other") {
+  const Configuration c = training_of("llama-3.2-1b", "a100-80gb");  // 16 layers, a tied embedding
+  const TrainingForecaster whole = of_stages(c, 1);
+  const TrainingForecaster four = of_stages(c, 4);
+  const TrainingForecast one = whole.at({32, 2048, 32});
+  const TrainingForecast f = four.at({32, 2048, 32});
+  CHECK(four.recording().parameters == whole.recording().parameters);
+  CHECK(four.recording().trained_parameters == whole.recording().trained_parameters);
+  CHECK(f.model_flops == doctest::Approx(one.model_flops));
+  CHECK(f.hardware_flops == doctest::Approx(one.hardware_flops));
+  CHECK(one.bubble_s == 0);
+  CHECK(f.step_s ==
+        doctest::Approx(f.forward_s + f.backward_s + f.update_s + f.communication_s + f.bubble_s));
+  // The last stage has the head's product too, and so most of the work.
+  CHECK(f.step_s > one.step_s / 4);
+  CHECK(f.step_s < one.step_s / 4 * 1.8);
+  CHECK(f.weight_bytes < one.weight_bytes / 2);
+  CHECK(of_stages(c, 8).at({32, 2048, 32}).weight_bytes < f.weight_bytes);
+  // Fewer micro-batches, more waiting.
+  CHECK(four.at({32, 2048, 8}).bubble_s > f.bubble_s);
+  CHECK(four.default_micro_batches(32) == 32);
+  CHECK(whole.default_micro_batches(32) == 1);
+}
+
+// Korthikanti et al. 2022, section 4.2.3: the first of p stages holds as much as p micro-batches
+// leave, and with v parts of each stage 1 + (p - 1) / (p v) times that.
+TEST_CASE("training forecast: the first stage keeps activations of many micro-batches") {
+  const TrainingOptions full{.recompute = Recompute::Full};
+  const Configuration c =
+      training_of("llama-7b", "a100-80gb", {{"num_hidden_layers", "16"}, {"vocab_size", "1000"}});
+  const auto saved = [&](std::uint64_t micro_batches, std::uint64_t virtual_stages) {
+    return of_stages(c, 4, virtual_stages, full)
+        .at({micro_batches, 2048, micro_batches})
+        .saved_activation_bytes;
+  };
+  // Four layers' inputs of 2,048 tokens of 4,096 bf16 numbers.
+  const double of_one = 4.0 * 2048 * 4096 * 2;
+  const double ids = 2.0 * 4 * 2048;  // of tokens and positions
+  CHECK(saved(1, 1) == of_one + ids);
+  CHECK(saved(2, 1) == 2 * (of_one + ids));
+  CHECK(saved(8, 1) == 4 * (of_one + ids));
+  CHECK(saved(8, 2) == doctest::Approx(4 * of_one * (1 + 3.0 / 8)).epsilon(1e-3));
+}
+
+TEST_CASE("training forecast: stages that cannot train say why") {
+  Configuration c = training_of("llama-3.2-1b", "a100-80gb", {}, "ideal", 2);
+  c.parallelism.pp = 4;
+  c.interconnect = find_interconnect(catalog(), "", c.hardware, 8);
+  const auto message = [&](ShardedStates sharded, std::uint64_t virtual_stages) {
+    try {
+      TrainingForecaster(c, {}, sharded, virtual_stages).at({12, 512, 6});
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK(message(ShardedStates::Optimizer, 1).empty());
+  CHECK(message(ShardedStates::Gradients, 1) ==
+        "--zero: got gradients or weights of several stages, expected 0 or 1 with --pp");
+  CHECK(message(ShardedStates::None, 2) ==
+        "--micro-batches: got 6, expected a multiple of the 4 devices that take chunks of layers "
+        "in turn");
+  c.parallelism.pp = 1;
+  CHECK(message(ShardedStates::None, 2) ==
+        "--virtual-stages: got one stage, expected --pp above 1");
+}
+
 // Model FLOPs of a token by the conventions in print; training.md, section 3.
 TEST_CASE("training forecast: conventions of model FLOPs") {
   // llm-foundry's 1b: 24 layers of 2048, vocabulary 50368, learned positions, biases.

@@ -1,6 +1,7 @@
 #include "simulate/platform.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -83,14 +84,14 @@ TEST_CASE("simulate: platforms of the catalog are the built-in topologies writte
     return all;
   };
   const std::string folder = KVCAST_SOURCE_DIR "/data/platforms/";
-  std::vector<std::string> files{"a100-pcie-8",  "a100-roce-2",  "dgx-a100",   "dgx-a100-2",
-                                 "dgx-a100-8",   "hgx-b200",     "hgx-b200-2", "hgx-h100",
-                                 "hgx-h100-128", "hgx-h100-2",   "hgx-h100-8", "hgx-h200",
-                                 "l40s-8",       "dgx-a100-40gb"};
+  std::vector<std::string> files{"a100-pcie-8",  "a100-roce-2",   "dgx-a100",     "dgx-a100-2",
+                                 "dgx-a100-8",   "hgx-b200",      "hgx-b200-2",   "hgx-h100",
+                                 "hgx-h100-128", "hgx-h100-2",    "hgx-h100-8",   "hgx-h200",
+                                 "l40s-8",       "dgx-a100-40gb", "dgx-a100-512", "hgx-h100-1024"};
   for (const std::string& file : files) {
     const std::string number = file.substr(file.rfind('-') + 1);
-    const bool cluster =
-        number == "2" || number == "128" || file == "dgx-a100-8" || file == "hgx-h100-8";
+    const bool cluster = std::set<std::string>{"2", "128", "512", "1024"}.contains(number) ||
+                         file == "dgx-a100-8" || file == "hgx-h100-8";
     CAPTURE(file);
     CHECK(read_platform(folder + file + ".json").num_devices() ==
           (cluster ? 8 * std::stoul(number) : 8));
