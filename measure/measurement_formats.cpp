@@ -570,7 +570,8 @@ MeasuredRow kernel_row(const MeasurementFields& f, const MeasurementDefaults& de
 constexpr const char* training_columns =
     "id model hardware platform engine engine_version date method attention elementwise dtype "
     "weight_dtype activation_dtype gradient_dtype state_dtype batch seq_len micro_batches tp pp "
-    "virtual_stages dp sequence_parallel zero recompute step_s tokens_per_s_per_device step_spread "
+    "virtual_stages dp sequence_parallel zero dropout recompute step_s tokens_per_s_per_device "
+    "step_spread "
     "rounds "
     "peak_memory_bytes predicted_step_s predicted_peak_memory_bytes step_relative_error distrusted "
     "source note error";
@@ -602,6 +603,7 @@ MeasuredRow training_row(const MeasurementFields& f, const MeasurementDefaults& 
   TrainingRun& run = row.training.emplace();
   run.micro_batches = f.whole_or("micro_batches", 1, 1);
   run.virtual_stages = f.whole_or("virtual_stages", 1, 1);
+  if (f.has("dropout")) run.dropout = f.positive("dropout");
   set(f, "recompute", parse_recompute, run.recompute);
   set(f, "zero", roofline::parse_zero, run.sharded);
   set(f, "state_dtype", parse_dtype, run.states);

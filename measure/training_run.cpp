@@ -8,11 +8,12 @@ namespace kvcast::measure {
 
 std::string to_string(const TrainingRun& run) {
   return fmt::format(
-      "{} micro-batches, recompute {}, {}states in {}, zero {}{}", run.micro_batches,
+      "{} micro-batches, recompute {}, {}states in {}, zero {}{}{}", run.micro_batches,
       name(run.recompute),
       run.gradients ? fmt::format("gradients in {}, ", name(*run.gradients)) : "", name(run.states),
       static_cast<int>(run.sharded),
-      run.virtual_stages > 1 ? fmt::format(", {} virtual stages", run.virtual_stages) : "");
+      run.virtual_stages > 1 ? fmt::format(", {} virtual stages", run.virtual_stages) : "",
+      run.dropout > 0 ? fmt::format(", dropout {}", run.dropout) : "");
 }
 
 std::function<roofline::Forecast(const roofline::DesignPoint&)> training_forecast(
@@ -21,6 +22,7 @@ std::function<roofline::Forecast(const roofline::DesignPoint&)> training_forecas
   options.recompute = run.recompute;
   options.gradients = run.gradients;
   options.states = run.states;
+  options.dropout = run.dropout;
   const auto forecaster = std::make_shared<const roofline::TrainingForecaster>(
       c, options, run.sharded, run.virtual_stages);
   return [forecaster, micro_batches = run.micro_batches](const roofline::DesignPoint& size) {

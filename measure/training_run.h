@@ -19,9 +19,10 @@ struct TrainingRun {
   DType states = DType::FP32;
   roofline::ShardedStates sharded = roofline::ShardedStates::None;
   std::uint64_t virtual_stages = 1;  ///< of each stage of a pipeline
+  double dropout = 0;
 };
 
-/// "2 micro-batches, recompute full, states in fp32, zero 3[, 2 virtual stages]"
+/// "2 micro-batches, recompute full, states in fp32, zero 3[, 2 virtual stages][, dropout 0.1]"
 std::string to_string(const TrainingRun& run);
 
 /// A forecast whose ttft_s is the step's time; `prompt_len` of a size are the tokens of a sequence.

@@ -94,6 +94,7 @@ ordered_json training_json(const Configuration& c, const TrainingFlags& flags,
       {"optimizer", flags.optimizer},
       {"recompute", flags.recompute},
       {"zero", flags.zero},
+      {"dropout", flags.dropout},
       {"mode", roofline::name(c.mode)},
       {"batch", p.batch},
       {"seq_len", p.seq_len},
@@ -208,6 +209,9 @@ void TrainingFlags::add_to(Command c) {
         "with --dp, what replicas do not hold each: 1 optimizer states, 2 gradients too, 3 weights "
         "too")
       .group(training_heading);
+  c.add("--dropout P", dropout,
+        "chance of a number to be dropped from embeddings, branches and eager probabilities")
+      .group(training_heading);
   c.add("--virtual-stages N", virtual_stages,
         "with --pp, parts of the layers that each stage has and works on in turn")
       .group(training_heading);
@@ -220,6 +224,7 @@ void TrainingFlags::check() const {
                                     {"--recompute", recompute != none.recompute},
                                     {"--optimizer", optimizer != none.optimizer},
                                     {"--zero", zero != none.zero},
+                                    {"--dropout", dropout != none.dropout},
                                     {"--virtual-stages", virtual_stages != none.virtual_stages},
                                     {"--gradient-dtype", !gradient_dtype.empty()},
                                     {"--state-dtype", state_dtype != none.state_dtype}}) {
@@ -242,6 +247,7 @@ void estimate_training(const RequestOptions& request, const TrainingFlags& flags
     options.gradients = parse_flag("--gradient-dtype", flags.gradient_dtype, parse_dtype);
   }
   options.states = parse_flag("--state-dtype", flags.state_dtype, parse_dtype);
+  options.dropout = flags.dropout;
   const ShardedStates sharded = parse_flag("--zero", flags.zero, roofline::parse_zero);
   const TrainingForecaster forecaster(c, options, sharded,
                                       parse_token_count(flags.virtual_stages, "--virtual-stages"));

@@ -18,6 +18,7 @@ void TrainingAxes::add_to(Command c) {
   c.add("--virtual-stages RANGE", virtual_stages,
         "with --train and --pp: parts of the layers that each stage has")
       .group(axes);
+  c.add("--dropout P", dropout, "with --train: as kvcast estimate");
   c.add("--gradient-dtype DTYPE", gradient_dtype, "with --train: default: that of the weights");
   c.add("--state-dtype DTYPE", state_dtype, "with --train: of the optimizer's states");
 }
@@ -28,6 +29,7 @@ void TrainingAxes::set_sizes(reports::SweepSpec& spec) const {
     for (const auto& [flag, given] : {std::pair{"--seq-len", !seq_len.empty()},
                                       {"--recompute", recompute != none.recompute},
                                       {"--zero", zero != none.zero},
+                                      {"--dropout", dropout != none.dropout},
                                       {"--virtual-stages", virtual_stages != none.virtual_stages},
                                       {"--gradient-dtype", !gradient_dtype.empty()},
                                       {"--state-dtype", state_dtype != none.state_dtype}}) {
@@ -55,6 +57,7 @@ reports::TrainingSweep TrainingAxes::over(const reports::SweepGrid& grid) const 
   if (!gradient_dtype.empty()) {
     sweep.options.gradients = parse_flag("--gradient-dtype", gradient_dtype, parse_dtype);
   }
+  sweep.options.dropout = dropout;
   sweep.options.states = parse_flag("--state-dtype", state_dtype, parse_dtype);
   return sweep;
 }

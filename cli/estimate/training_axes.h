@@ -14,6 +14,7 @@ struct TrainingAxes {
   std::string recompute = "none";
   std::string zero = "0";
   std::string virtual_stages = "1";
+  double dropout = 0;
   std::string gradient_dtype;
   std::string state_dtype = "fp32";
 

@@ -129,7 +129,9 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
     if (!pass.splits_rows) return v;
     return r.gather_token_rows("gather_rows", v, pass.settings.tokens);
   };
-  const auto sum = [&](Value v) { return r.sum_parts("sum_branch", v, pass.splits_rows); };
+  const auto sum = [&](Value v) {
+    return r.dropped("branch_dropout", r.sum_parts("sum_branch", v, pass.splits_rows));
+  };
   const auto post = [&](std::string_view label, Value v) {
     v = sum(v);
     if (stack.post_norms) v = norm(label, v);
@@ -345,7 +347,7 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
     stack.positions = r.input("positions", {pass.batch, pass.tokens}, DType::FP32);
     if (pass.kept && has_windows(a.decoder)) stack.kept = kept_keys(r, pass, *stack.positions);
   }
-  if (starts) x = add_position_table(r, stack, x);
+  if (starts) x = r.dropped("embedding_dropout", add_position_table(r, stack, x));
   add_bias(r, stack);
   stack.last_token_leaves = r.lowering().skip_unread_rows && pass.logits == Logits::Last &&
                             !(pass.tokens == Count(1)) && !stack.splits_rows;

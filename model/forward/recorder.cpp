@@ -290,6 +290,14 @@ Value Recorder::xielu(std::string_view label, Value x, Value a, Value b) {
   return node(Elementwise{Function::Xielu}, label, {x, a, b}, info(x).shape, info(x).dtype);
 }
 
+Value Recorder::dropped(std::string_view label, Value x) {
+  if (dropout_ == 0) return x;
+  if (!dropout_seed_) dropout_seed_ = input("dropout_seed", {1}, DType::FP32);
+  const Value mask = node(DropoutMask{dropout_, num_dropouts_++}, std::string(label) + "_mask",
+                          {*dropout_seed_}, info(x).shape, DType::INT8);
+  return binary(label, Function::Multiply, x, mask);
+}
+
 Value Recorder::scaled(std::string_view label, Value x, double factor) {
   return factor == 1 ? x : unary(label, Function::Scale, x, factor);
 }

@@ -110,6 +110,8 @@ class Recorder {
   Graph take() { return std::move(graph_); }
   const TensorInfo& info(Value v) const { return graph_.tensor(v); }
 
+  /// Of passes of training, the chance of a number to be dropped where dropped() is asked.
+  void use_dropout(double probability) { dropout_ = probability; }
   /// Prefixes of the names that follow: one pass may read weights of several models.
   void use(NamePrefixes prefixes) { prefixes_ = std::move(prefixes); }
   /// The weights that follow are of this model, which must outlive the recording.
@@ -170,6 +172,8 @@ class Recorder {
   Value join(Value past, Value rows, std::string_view label);
   Value unary(std::string_view label, Function function, Value x, double parameter = 0);
   Value xielu(std::string_view label, Value x, Value a, Value b);
+  /// x times a mask of one byte a number; x itself without dropout.
+  Value dropped(std::string_view label, Value x);
   /// factor·x; x itself where the factor is 1.
   Value scaled(std::string_view label, Value x, double factor);
   Value binary(std::string_view label, Function function, Value x, Value y);
@@ -312,6 +316,9 @@ class Recorder {
   const Architecture* model_ = nullptr;
   Graph graph_;
   std::map<std::string, Value, std::less<>> weights_;
+  double dropout_ = 0;
+  std::optional<Value> dropout_seed_;
+  std::uint64_t num_dropouts_ = 0;
   std::vector<Value> shared_;          ///< results of once()
   std::vector<Value> first_seen_;      ///< of FirstSeen nodes
   std::map<std::size_t, Count> seen_;  ///< by cache tensor, see cache(); for an exchange

@@ -73,7 +73,7 @@ Value Recorder::eager_attention(const Attention& a, Value q, Value k, Value v) {
   Heads value_heads = a.value_heads();
   k = repeat(k, heads, "repeat_keys");
   v = repeat(v, value_heads, "repeat_values");
-  const Value p = probabilities(a, heads, q, k);
+  const Value p = dropped("attention_dropout", probabilities(a, heads, q, k));
   Op sum = AttentionValues{value_heads};
   if (a.threshold > 0) {
     sum = SparseValues{value_heads, a.threshold, a.unrotates_values, a.heads.num_key_value_heads};
@@ -96,8 +96,11 @@ Value Recorder::probabilities(const Attention& a, const Heads& heads, Value q, V
     s = binary("mask", Function::Add, s, *a.additive_mask);
     if (a.clamp_masked) s = unary("clamp", Function::ClampBelow, s, -65504);  // fp16's lowest
   }
-  const DType wide = wide_dtype(lowering_.activations);
-  return cast(node(Softmax{}, "softmax", {s, a.sinks}, shape, wide), lowering_.activations, "cast");
+  // A fused softmax widens what it reads and narrows what it writes.
+  const bool fused = lowering_.elementwise == Kernels::Fused;
+  const DType dtype = fused ? lowering_.activations : wide_dtype(lowering_.activations);
+  return cast(node(Softmax{}, "softmax", {s, a.sinks}, shape, dtype), lowering_.activations,
+              "cast");
 }
 
 Value Recorder::largest_probability(const Attention& a, Value q, Value k, std::uint64_t pool,

@@ -721,6 +721,19 @@ struct AlibiBias {
   bool operator==(const AlibiBias&) const = default;
 };
 
+/// What dropout multiplies a tensor of the output's shape by: 0 with this probability, else
+/// 1 / (1 - probability). Input: seed [1], the step's. Masks of one pass have a stream of numbers
+/// each. No FLOPs are counted.  Source: Srivastava et al. 2014, "Dropout", JMLR 15.
+struct DropoutMask {
+  static constexpr OpTraits traits{"dropout_mask", RateClass::Vector};
+  double probability = 0;
+  std::uint64_t stream = 0;
+  /// Masks of other layers cost the same.
+  friend bool operator==(const DropoutMask& a, const DropoutMask& b) {
+    return a.probability == b.probability;
+  }
+};
+
 /// The additive mask [queries, keys]: 0 where visible, the lowest number where not. No input.
 struct CausalMask {
   static constexpr OpTraits traits{"causal_mask", RateClass::Vector};

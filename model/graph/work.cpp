@@ -295,6 +295,7 @@ class OpWork {
   Work operator()(const RelativePositionBias&) const { return traffic(); }
   Work operator()(const AlibiBias&) const { return traffic(2 * output().elements()); }
   Work operator()(const CausalMask&) const { return traffic(); }
+  Work operator()(const DropoutMask&) const { return traffic(); }
 
   Work operator()(const WeightGradient& op) const {
     const auto blocks = static_cast<std::int64_t>(op.num_blocks);

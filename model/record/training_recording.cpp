@@ -166,6 +166,7 @@ Graph record_forward(const Plan& plan, const Lowering& lowering, const TrainingO
                      const Sharding* sharding) {
   const auto record_base = [&](const AttentionMethod& attention) {
     Recorder r(plan.symbols, lowering, {}, nullptr, sharding);
+    r.use_dropout(options.dropout);
     Pass pass{symbol::batch, symbol::prompt_len, 0, {}, Logits::All, attention, plan.cross};
     record_decoder(r, plan.model, pass);
     return r.take();
@@ -344,6 +345,12 @@ TrainingRecording record_training(const Architecture& configured,
       (!plan.helpers.empty() && !predicts)) {
     throw Error("training with method " + to_string(methods),
                 "a method that changes how a trained model is served", "plain, mlkv or kvp");
+  }
+  if (!(options.dropout >= 0 && options.dropout < 1)) {
+    throw Error("training: dropout", fmt::format("{}", options.dropout), "from 0 to below 1");
+  }
+  if (predicts && options.dropout > 0) {
+    throw Error("training with method " + to_string(methods), "dropout", "none");
   }
   if (predicts && options.recompute == Recompute::Full) {
     throw Error("training with method " + to_string(methods), "full recomputation",

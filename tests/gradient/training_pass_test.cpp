@@ -1,7 +1,9 @@
 // Whole passes of training in fp64: the gradients of every family against dual numbers, and every
 // operator's work against the formulas.
+#include <cmath>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "model/record/training_recording.h"
 #include "tests/execute/oracle.h"
 #include "tests/gradient/training_numbers.h"
+#include "tests/near.h"
 
 namespace kvcast::execute {
 namespace {
@@ -47,8 +50,9 @@ FixedInputs inputs_of(const Architecture& a) {
 }
 
 TrainingRecording recorded(const Architecture& a, const Lowering& lowering, Recompute recompute,
-                           double z_loss = 0) {
+                           double z_loss = 0, double dropout = 0) {
   TrainingOptions options;
+  options.dropout = dropout;
   options.recompute = recompute;
   options.gradients = DType::FP64;
   options.z_loss = z_loss;
@@ -141,6 +145,51 @@ TEST_CASE("training pass: gradients of every family are those that dual numbers 
     }
   }
   CHECK(trained == 2 * 125);  // else a family is no longer trained
+}
+
+TEST_CASE("training pass: dropout draws the same masks there, back and again") {
+  const Architecture a = architecture_of("gpt2");
+  FixedInputs inputs = inputs_of(a);
+  inputs["dropout_seed"] = {7};
+  const Lowering lowering = in_fp64(Kernels::Eager, Kernels::Fused);
+  std::optional<Gradients> kept;
+  for (const Recompute recompute : {Recompute::None, Recompute::Selective, Recompute::Full}) {
+    CAPTURE(static_cast<int>(recompute));
+    const TrainingRecording r = recorded(a, lowering, recompute, 0, 0.25);
+    const SymbolValues symbols = r.symbols.resolve({batch, tokens, tokens});
+    PlainRun<double> run = counted_run(r.first.graph, symbols, inputs, 1);
+    const Gradients gradients = gradients_of(r.first.graph, run);
+    if (!kept) kept = gradients;
+    CHECK((gradients == *kept));
+    if (recompute != Recompute::None) continue;
+    const AdjointPair pair = adjoint_pair(r.first, symbols, inputs, 1);
+    CHECK(pair.size > 0);
+    CHECK(pair.error() < 1e-12);
+    // Of the embedding, and in each layer of probabilities and two branches.
+    std::size_t masks = 0;
+    double dropped = 0;
+    double all = 0;
+    std::set<std::vector<double>> different;
+    for (const Node& n : r.first.graph.nodes()) {
+      if (!is_any<DropoutMask>(n.op)) continue;
+      ++masks;
+      const std::vector<double>& numbers = run.numbers(n.output());
+      different.insert(numbers);
+      for (const double x : numbers) {
+        REQUIRE((x == 0 || x == near(1 / 0.75)));
+        dropped += x == 0 ? 1 : 0;
+        ++all;
+      }
+    }
+    CHECK(masks == 1 + 3 * a.decoder.layers.size());
+    CHECK(different.size() == masks);
+    CHECK(std::abs(dropped / all - 0.25) < 4 * std::sqrt(0.25 * 0.75 / all));
+  }
+  inputs["dropout_seed"] = {8};
+  const TrainingRecording r = recorded(a, lowering, Recompute::None, 0, 0.25);
+  PlainRun<double> other =
+      counted_run(r.first.graph, r.symbols.resolve({batch, tokens, tokens}), inputs, 1);
+  CHECK(difference(gradients_of(r.first.graph, other), *kept) > 1e-3);
 }
 
 TEST_CASE("training pass: what is accumulated is the sum of the passes") {

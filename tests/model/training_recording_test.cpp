@@ -118,6 +118,51 @@ TEST_CASE("training: a layer of GPT saves what the published formula says") {
         2 * 2 * tokens * batch * h);
 }
 
+// The published table's own numbers: 34sbh + 5as²b bytes, of two bytes a number and one of each
+// mask, and its parts under tensor and sequence parallelism and selective recomputation. s is 2048,
+// b 1. Beside them there are the statistics of two norms, fp32. Source: Korthikanti et al. 2022,
+// tables 2 and 3; training.md, section 3.
+TEST_CASE("training: with dropout a layer of 22B and 175B saves the bytes that are published") {
+  struct Published {
+    std::uint64_t h, heads;
+    std::uint64_t none, tp, tp_sp, tp_selective, tp_sp_selective, full;
+  };
+  for (const Published& p : {Published{6144, 64, 1'769'996'288, 331'350'016, 221'249'536,
+                                       163'577'856, 53'477'376, 25'165'824},
+                             Published{12288, 96, 2'868'903'936, 578'813'952, 358'612'992,
+                                       327'155'712, 106'954'752, 50'331'648}}) {
+    CAPTURE(p.h);
+    const auto saved = [&](Recompute recompute, std::uint64_t tp, bool sequence_parallel) {
+      Lowering lowering = lowering_of(Kernels::Eager, DType::FP16);
+      lowering.elementwise = Kernels::Fused;
+      std::uint64_t of_layers[2];
+      for (const std::uint64_t layers : {3U, 4U}) {
+        const Architecture a = load_model(catalog(), "gpt2",
+                                          {{"n_layer", std::to_string(layers)},
+                                           {"n_embd", std::to_string(p.h)},
+                                           {"n_head", std::to_string(p.heads)},
+                                           {"n_positions", "2048"},
+                                           {"vocab_size", "51200"}});
+        const TrainingRecording r =
+            record_training(a, {}, lowering,
+                            {.recompute = recompute,
+                             .dropout = 0.1,
+                             .split = {.tp = tp, .sequence_parallel = sequence_parallel}});
+        of_layers[layers - 3] = activation_bytes(r.first, r.symbols.resolve({1, 2048, 2048})).saved;
+      }
+      const std::uint64_t rows = sequence_parallel ? 2048 / tp : 2048;
+      const std::uint64_t statistics = recompute == Recompute::Full ? 0 : 2 * 2 * 4 * rows;
+      return of_layers[1] - of_layers[0] - statistics;
+    };
+    CHECK(saved(Recompute::None, 1, false) == p.none);
+    CHECK(saved(Recompute::None, 8, false) == p.tp);
+    CHECK(saved(Recompute::None, 8, true) == p.tp_sp);
+    CHECK(saved(Recompute::Selective, 8, false) == p.tp_selective);
+    CHECK(saved(Recompute::Selective, 8, true) == p.tp_sp_selective);
+    CHECK(saved(Recompute::Full, 1, false) == p.full);
+  }
+}
+
 // Derived: the inputs of its products, norms, rotation and gate, the sums of a tiled attention.
 TEST_CASE("training: a layer of Llama saves 2(4D + 2H·hd + 2G·hd + 3F) + 4H + 8 bytes a token") {
   for (const std::string name : {"llama-7b", "llama-3.2-1b"}) {

@@ -11,6 +11,7 @@
 
 #include "tests/model/message_of.h"
 #include "tests/near.h"
+#include "tests/source_catalog.h"
 
 using namespace kvcast;
 using namespace kvcast::roofline;
