@@ -596,14 +596,17 @@ MeasuredRow training_row(const MeasurementFields& f, const MeasurementDefaults& 
   if (std::max({row.parallelism.tp, row.parallelism.pp, row.parallelism.dp}) > most_devices) {
     throw Error(f.place(), to_string(row.parallelism), "at most 2^20 devices each way");
   }
-  row.parallelism.sequence_parallel = f.text_or("sequence_parallel", "0") == "1";
+  const std::string split_norms = f.text_or("sequence_parallel", "0");
+  if (split_norms != "0" && split_norms != "1") f.fail("sequence_parallel", "0 or 1");
+  row.parallelism.sequence_parallel = split_norms == "1";
   if (!row.platform.empty() && row.parallelism.is_one()) {
     row.unusable = "it names a platform for one device";
   }
   TrainingRun& run = row.training.emplace();
   run.micro_batches = f.whole_or("micro_batches", 1, 1);
   run.virtual_stages = f.whole_or("virtual_stages", 1, 1);
-  if (f.has("dropout")) run.dropout = f.positive("dropout");
+  if (f.text_or("dropout", "0") != "0") run.dropout = f.positive("dropout");
+  check_dropout(run.dropout, f.place() + ": 'dropout'");
   set(f, "recompute", parse_recompute, run.recompute);
   set(f, "zero", roofline::parse_zero, run.sharded);
   set(f, "state_dtype", parse_dtype, run.states);

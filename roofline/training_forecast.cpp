@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -50,6 +51,23 @@ std::vector<OpGroup> update_of(const TrainingRecording& recording, const Lowerin
   std::vector<OpGroup> groups = fold(recording.update, lowering);
   std::erase_if(groups, [](const OpGroup& g) { return g.collective.has_value(); });
   return groups;
+}
+
+/// One launch of an optimiser takes up to 36 tensors of four lists each.
+/// Source: NVIDIA/apex, csrc/multi_tensor_apply.cuh: depth_to_max_tensors; likewise PyTorch's
+/// foreach kernels (aten/src/ATen/native/cuda/MultiTensorApply.cuh).
+constexpr std::uint64_t tensors_of_a_launch = 36;
+
+/// The update's groups, counted in such launches.
+std::vector<OpGroup> by_many(std::vector<OpGroup> update) {
+  std::map<std::string, std::uint64_t> tensors;
+  for (OpGroup& g : update) {
+    std::uint64_t& before = tensors[g.op];
+    const std::uint64_t launches_before = divided_up(before, tensors_of_a_launch);
+    before += g.count;
+    g.count = divided_up(before, tensors_of_a_launch) - launches_before;
+  }
+  return update;
 }
 
 /// The launches of nodes from `first` to before `end`, each followed by its conversions.
@@ -162,6 +180,10 @@ TrainingForecaster::TrainingForecaster(const Configuration& c, const TrainingOpt
   for (std::uint64_t stage = 0; pp > 1 && stage < pp; ++stage) {
     hops_.push_back(hop_to_next_stage(c, stage));
   }
+  if (pp > 1 && tp_ > 1 && !c.parallelism.sequence_parallel) {
+    gather_ =
+        c.interconnect->curve(CollectiveKind::AllGather, {tp_, 1, 0}, c.engine.collectives, c.mode);
+  }
 }
 
 void TrainingForecaster::make_parts(const Configuration& c, TrainingOptions options) {
@@ -190,7 +212,8 @@ void TrainingForecaster::make_parts(const Configuration& c, TrainingOptions opti
     cost.part_seconds(none, seconds);
     // Each replica updates the part whose states it has.
     const double share = sharded_ == ShardedStates::None ? 1 : 1 / static_cast<double>(replicas_);
-    const double update_s = share * paced_seconds(seconds[0], cost.host_seconds());
+    const StepCost issued(by_many(update), rates_);
+    const double update_s = share * paced_seconds(seconds[0], issued.host_seconds());
     const Count sent =
         bytes_to_next_stage(recording.first.graph, recording.first.first_backward.index);
     row_.push_back(parts_.size());
@@ -384,13 +407,17 @@ void TrainingForecaster::add_times(TrainingForecast& f, const std::vector<PartTi
   const auto busiest = std::max_element(
       works.begin(), works.end(),
       [](const TrainingForecast& a, const TrainingForecast& b) { return a.step_s < b.step_s; });
-  const auto& bounds = by_bound[static_cast<std::size_t>(busiest - works.begin())];
+  std::array<double, num_bounds>& bounds =
+      by_bound[static_cast<std::size_t>(busiest - works.begin())];
+  const auto bound = [&] {
+    return static_cast<Bound>(std::max_element(bounds.begin(), bounds.end()) - bounds.begin());
+  };
   f.forward_s = busiest->forward_s;
   f.backward_s = busiest->backward_s;
   f.update_s = busiest->update_s;
   f.communication_s = busiest->communication_s;
   f.step_s = busiest->step_s;
-  f.bound = static_cast<Bound>(std::max_element(bounds.begin(), bounds.end()) - bounds.begin());
+  f.bound = bound();
   if (stages_ == 1) return;
 
   const PipelineShape shape{stages_, virtual_stages_, micro_batches};
@@ -399,7 +426,12 @@ void TrainingForecaster::add_times(TrainingForecast& f, const std::vector<PartTi
   };
   const auto hop = [&](const PartPass& p) {
     const std::uint64_t before = p.is_forward ? p.part - 1 : p.part;  // the message
-    return hops_[before % stages_].at(times[row_[before]].of(p.micro_batch).sent_bytes);
+    const double bytes = times[row_[before]].of(p.micro_batch).sent_bytes;
+    const CollectiveCurve& link = hops_[before % stages_];
+    if (!gather_) return link.at(bytes);
+    // Each device of a group sends all that the others send too, or its part, which they gather.
+    const double part = link.at(bytes / static_cast<double>(tp_)) + gather_->at(bytes);
+    return std::min(link.at(bytes), part);
   };
   const auto step = [&](const std::vector<double>& done_s) {
     double last = 0;
@@ -409,7 +441,9 @@ void TrainingForecaster::add_times(TrainingForecast& f, const std::vector<PartTi
   const double without_hops_s = step(play(shape, seconds, [](const PartPass&) { return 0.0; }));
   f.step_s = step(play(shape, seconds, hop));
   f.communication_s += f.step_s - without_hops_s;
-  f.bubble_s = without_hops_s - busiest->step_s;
+  f.bubble_s = std::max(0.0, without_hops_s - busiest->step_s);
+  bounds[static_cast<std::size_t>(Bound::Link)] += f.step_s - without_hops_s;
+  f.bound = bound();
 }
 
 void TrainingForecaster::add_memory(TrainingForecast& f, const TrainingPoint& p) const {

@@ -149,6 +149,8 @@ class TrainingForecaster {
   std::vector<Part> parts_;            ///< that differ
   std::vector<std::size_t> row_;       ///< the model's parts in order, by their place in parts_
   std::vector<CollectiveCurve> hops_;  ///< of a pipeline, from each stage to the next
+  /// Of a stage's devices, where all have what is sent.
+  std::optional<CollectiveCurve> gather_;
 };
 
 }  // namespace kvcast::roofline

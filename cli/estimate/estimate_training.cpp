@@ -95,6 +95,9 @@ ordered_json training_json(const Configuration& c, const TrainingFlags& flags,
       {"recompute", flags.recompute},
       {"zero", flags.zero},
       {"dropout", flags.dropout},
+      {"gradient_dtype", flags.gradient_dtype.empty() ? name(c.lowering.weights.main)
+                                                      : std::string_view(flags.gradient_dtype)},
+      {"state_dtype", flags.state_dtype},
       {"mode", roofline::name(c.mode)},
       {"batch", p.batch},
       {"seq_len", p.seq_len},
@@ -105,6 +108,7 @@ ordered_json training_json(const Configuration& c, const TrainingFlags& flags,
       {"stages", c.stage_layers},
       {"dp", c.parallelism.dp},
       {"sequence_parallel", c.parallelism.sequence_parallel},
+      {"platform", c.interconnect ? c.interconnect->name() : ""},
       {"parameters", r.parameters},
       {"trained_parameters", r.trained_parameters},
       {"step_s", f.step_s},
@@ -157,6 +161,13 @@ std::string training_text(const RequestOptions& request, const Configuration& c,
       c.hardware.description, to_string(c.methods), p.batch, p.seq_len,
       kernels_name(c.lowering.attention), flags.recompute, roofline::name(c.mode),
       default_dtype_text(request, c.architecture));
+  if (!c.parallelism.is_one()) {
+    text += fmt::format("{} on {}", to_string(c.parallelism), c.interconnect->name());
+    if (flags.virtual_stages != "1") text += ", " + flags.virtual_stages + " virtual stages each";
+    if (p.micro_batches > 1)
+      text += fmt::format(", {} micro-batches of a replica", p.micro_batches);
+    text += "\n";
+  }
   Table table({"", "value", "", ""});
   table.add({"step", seconds(f.step_s), fmt::format("{}-bound", roofline::name(f.bound)),
              bound_text(bound.bound)});
@@ -268,7 +279,13 @@ void estimate_training(const RequestOptions& request, const TrainingFlags& flags
     return print_json(j);
   }
   print_text(training_text(request, c, flags, p, f, forecaster, bound));
-  if (output.breakdown) print_text("\n" + table_text(operator_columns, breakdown));
+  if (output.breakdown) {
+    std::vector<Column> columns = operator_columns;
+    // Names of stages take its room.
+    if (c.parallelism.pp > 1)
+      std::erase_if(columns, [](const Column& x) { return x.key == "phase"; });
+    print_text("\n" + table_text(columns, breakdown));
+  }
 }
 
 }  // namespace kvcast::cli

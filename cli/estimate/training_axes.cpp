@@ -57,6 +57,7 @@ reports::TrainingSweep TrainingAxes::over(const reports::SweepGrid& grid) const 
   if (!gradient_dtype.empty()) {
     sweep.options.gradients = parse_flag("--gradient-dtype", gradient_dtype, parse_dtype);
   }
+  check_dropout(dropout, "--dropout");
   sweep.options.dropout = dropout;
   sweep.options.states = parse_flag("--state-dtype", state_dtype, parse_dtype);
   return sweep;

@@ -315,6 +315,11 @@ void check_heads(const Architecture& a, std::uint64_t tp) {
 
 }  // namespace
 
+void check_dropout(double probability, const std::string& place) {
+  if (probability >= 0 && probability < 1) return;
+  throw Error(place, fmt::format("{}", probability), "from 0 to below 1");
+}
+
 TrainingRecording record_training(const Architecture& configured,
                                   const std::vector<MethodSpec>& methods, const Lowering& lowering,
                                   const TrainingOptions& options) {
@@ -346,9 +351,7 @@ TrainingRecording record_training(const Architecture& configured,
     throw Error("training with method " + to_string(methods),
                 "a method that changes how a trained model is served", "plain, mlkv or kvp");
   }
-  if (!(options.dropout >= 0 && options.dropout < 1)) {
-    throw Error("training: dropout", fmt::format("{}", options.dropout), "from 0 to below 1");
-  }
+  check_dropout(options.dropout, "--dropout");
   if (predicts && options.dropout > 0) {
     throw Error("training with method " + to_string(methods), "dropout", "none");
   }

@@ -48,6 +48,9 @@ struct TrainingOptions {
   std::function<bool(const std::string& weight)> trains = nullptr;
 };
 
+/// Throws Error for a chance that is not from 0 to below 1.
+void check_dropout(double probability, const std::string& place);
+
 /// Symbols: `batch` sequences of a micro-batch, `prompt_len` tokens of each. What is of the whole
 /// model is left 0 in later stages of a pipeline.
 struct TrainingRecording {
