@@ -113,6 +113,7 @@ const EngineKey engine_keys[] = {
        }
      }},
     {"accumulates_in_fp16", [](const Entry& e, Engine& g) { g.accumulates_in_fp16 = e.flag(); }},
+    {"bf16_gradients", [](const Entry& e, Engine& g) { g.bf16_gradients = e.word(parse_dtype); }},
     {"hopper_attention",
      [](const Entry& e, Engine& g) { g.hopper_attention = e.object.positive("value"); }},
     {"attention_rate",

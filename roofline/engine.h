@@ -53,6 +53,8 @@ struct Engine {
   bool wide_activations = false;  ///< fp32 between kernels: Lowering::operands
   bool dequantizes_weights = false;
   bool accumulates_in_fp16 = false;
+  /// In training, of the gradients of weights in bf16; absent: as these.
+  std::optional<DType> bf16_gradients = {};
   /// The rate of its attention kernel for prompts on Hopper devices, over that of these devices,
   /// which is FlashAttention-3's.
   double hopper_attention = 1;

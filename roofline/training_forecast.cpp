@@ -97,6 +97,9 @@ TrainingOptions with_devices(TrainingOptions options, const Configuration& c,
   options.split = p;
   options.split.pp = checked_multiply(p.pp, virtual_stages);
   options.stage_layers = c.stage_layers;
+  if (!options.gradients && c.lowering.weights.main == DType::BF16) {
+    options.gradients = c.engine.bf16_gradients;
+  }
   if (p.pp > 1) options.ends = {2, (p.pp - 1) * p.of_stage(), 0};
   options.find_model = c.find_model;
   return options;
@@ -176,7 +179,9 @@ TrainingForecaster::TrainingForecaster(const Configuration& c, const TrainingOpt
   }
   const Rates peak = make_rates(c.hardware, c.lowering, Mode::SpeedOfLight);
   peak_flops_per_second_ = peak.flops_per_second[static_cast<std::size_t>(RateClass::Matrix)].value;
-  make_parts(c, with_devices(options, c, virtual_stages));
+  const TrainingOptions of_devices = with_devices(options, c, virtual_stages);
+  gradient_dtype_ = of_devices.gradients.value_or(c.lowering.weights.main);
+  make_parts(c, of_devices);
   for (std::uint64_t stage = 0; pp > 1 && stage < pp; ++stage) {
     hops_.push_back(hop_to_next_stage(c, stage));
   }

@@ -77,6 +77,7 @@ class TrainingForecaster {
   /// Of a device of the first stage.
   const TrainingRecording& recording() const { return parts_.front().recording; }
   const Rates& rates() const { return rates_; }
+  DType gradient_dtype() const { return gradient_dtype_; }  ///< of weights
   /// Where nothing else is said: 1; in a pipeline as many as a replica has sequences.
   std::uint64_t default_micro_batches(std::uint64_t batch) const;
   TrainingForecast at(const TrainingPoint& point) const;
@@ -145,6 +146,7 @@ class TrainingForecaster {
   std::uint64_t devices_ = 1;
   std::uint64_t virtual_stages_ = 1;
   ShardedStates sharded_;
+  DType gradient_dtype_ = DType::FP32;
   Mode mode_;
   std::vector<Part> parts_;            ///< that differ
   std::vector<std::size_t> row_;       ///< the model's parts in order, by their place in parts_

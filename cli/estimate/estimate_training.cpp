@@ -95,8 +95,7 @@ ordered_json training_json(const Configuration& c, const TrainingFlags& flags,
       {"recompute", flags.recompute},
       {"zero", flags.zero},
       {"dropout", flags.dropout},
-      {"gradient_dtype", flags.gradient_dtype.empty() ? name(c.lowering.weights.main)
-                                                      : std::string_view(flags.gradient_dtype)},
+      {"gradient_dtype", name(forecaster.gradient_dtype())},
       {"state_dtype", flags.state_dtype},
       {"mode", roofline::name(c.mode)},
       {"batch", p.batch},
@@ -211,7 +210,7 @@ void TrainingFlags::add_to(Command c) {
       .group(training_heading);
   c.add("--optimizer NAME", optimizer, "adamw").group(training_heading);
   c.add("--gradient-dtype DTYPE", gradient_dtype,
-        "dtype of the weights' gradients; default: that of the weights")
+        "dtype of the weights' gradients; default: the engine's, else that of the weights")
       .group(training_heading);
   c.add("--state-dtype DTYPE", state_dtype,
         "dtype of the optimizer's moments, and of a copy of weights that are narrower")

@@ -76,7 +76,8 @@ constexpr Row table[] = {
      "data parallel: N replicas share the sequences; default: 1, or with --ep as many as make N "
      "devices",
      devices},
-    {"--stages", "", "A/B/...", "with --pp: layers of each stage; default: as many in each",
+    {"--stages", "", "A/B/...",
+     "with --pp: layers of each stage; default: as many in each, and one more in the first ones",
      devices},
     {"--platform", "", "NAME",
      "what joins the devices (kvcast platform list), or a JSON file; default: the hardware's "

@@ -37,6 +37,7 @@ json whole() {
           {"fuses_quantization", value(true)},
           {"marlin_experts", value({"int4", "mxfp4"})},
           {"accumulates_in_fp16", value(true)},
+          {"bf16_gradients", value("fp32")},
           {"prefill_tokens", value(512)},
           {"prefill_at_least_context", value(true)},
           {"cuts_prompts", value(true)},
@@ -102,6 +103,7 @@ TEST_CASE("engine: every key of a file is read, with its source") {
   CHECK(e.fuses_quantization);
   CHECK(e.marlin_experts == std::vector<DType>{DType::INT4, DType::MXFP4});
   CHECK(e.accumulates_in_fp16);
+  CHECK(e.bf16_gradients == DType::FP32);
   CHECK(e.prefill_tokens == 512);
   CHECK(e.prefill_at_least_context);
   CHECK(e.cuts_prompts);

@@ -271,6 +271,17 @@ TEST_CASE("training forecast: the first stage keeps activations of many micro-ba
   CHECK(saved(8, 2) == about(4 * of_one * (1 + 3.0 / 8)));
 }
 
+TEST_CASE("training forecast: an engine may keep gradients of bf16 weights in fp32") {
+  const TrainingForecaster f(training_of("gpt2", "a100-80gb", {}, "megatron"), {});
+  CHECK(f.gradient_dtype() == DType::FP32);
+  const TrainingForecast at = f.at({2, 256, 1});
+  CHECK(at.gradient_bytes == 2 * at.weight_bytes);
+  CHECK(TrainingForecaster(training_of("gpt2", "a100-80gb"), {}).gradient_dtype() == DType::BF16);
+  CHECK(TrainingForecaster(training_of("gpt2", "a100-80gb", {}, "megatron"),
+                           {.gradients = DType::BF16})
+            .gradient_dtype() == DType::BF16);
+}
+
 TEST_CASE("training forecast: stages that cannot train say why") {
   Configuration c = training_of("llama-3.2-1b", "a100-80gb", {}, "ideal", 2);
   c.parallelism.pp = 4;
