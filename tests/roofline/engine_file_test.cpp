@@ -115,7 +115,7 @@ TEST_CASE("engine: every key of a file is read, with its source") {
   CHECK(e.host.token.value == near(4e-6));
   CHECK(e.host.step.value == near(1e-3));
   CHECK(e.host.sequence.value == near(7e-6));
-  CHECK(e.values.size() == 26);
+  CHECK(e.values.size() == 27);
   REQUIRE(value_of(e, "scheduler.memory_share") != nullptr);
   CHECK(value_of(e, "scheduler.memory_share")->value == "0.9");
   CHECK(value_of(e, "host_step")->value == "\"1 ms\"");
