@@ -13,6 +13,7 @@
 #include "measure/inference_x.h"
 #include "measure/measurement_fields.h"
 #include "model/base/error.h"
+#include "model/io/files/number_text.h"
 
 namespace kvcast::measure {
 namespace {
@@ -605,7 +606,9 @@ MeasuredRow training_row(const MeasurementFields& f, const MeasurementDefaults& 
   TrainingRun& run = row.training.emplace();
   run.micro_batches = f.whole_or("micro_batches", 1, 1);
   run.virtual_stages = f.whole_or("virtual_stages", 1, 1);
-  if (f.text_or("dropout", "0") != "0") run.dropout = f.positive("dropout");
+  if (f.has("dropout") && !parse_number(f.text("dropout"), run.dropout)) {
+    f.fail("dropout", "a number from 0 to below 1");
+  }
   check_dropout(run.dropout, f.place() + ": 'dropout'");
   set(f, "recompute", parse_recompute, run.recompute);
   set(f, "zero", roofline::parse_zero, run.sharded);

@@ -53,19 +53,22 @@ std::vector<OpGroup> update_of(const TrainingRecording& recording, const Lowerin
   return groups;
 }
 
-/// One launch of an optimiser takes up to 36 tensors of four lists each.
-/// Source: NVIDIA/apex, csrc/multi_tensor_apply.cuh: depth_to_max_tensors; likewise PyTorch's
-/// foreach kernels (aten/src/ATen/native/cuda/MultiTensorApply.cuh).
-constexpr std::uint64_t tensors_of_a_launch = 36;
+/// How many tensors a launch of a fused optimiser takes: AdamW's are in four lists, a norm's in
+/// one. Source: NVIDIA/apex, csrc/multi_tensor_apply.cuh: depth_to_max_tensors. PyTorch's own takes
+/// as many, in a dozen kernels one after another.
+std::uint64_t tensors_of_a_launch(const OpGroup& g) {
+  return g.op == AdamW::traits.name ? 36 : 110;
+}
 
-/// The update's groups, counted in such launches.
+/// The update's groups, counted as the host issues them.
 std::vector<OpGroup> by_many(std::vector<OpGroup> update) {
   std::map<std::string, std::uint64_t> tensors;
   for (OpGroup& g : update) {
     std::uint64_t& before = tensors[g.op];
-    const std::uint64_t launches_before = divided_up(before, tensors_of_a_launch);
+    const std::uint64_t most = tensors_of_a_launch(g);
+    const std::uint64_t launches_before = divided_up(before, most);
     before += g.count;
-    g.count = divided_up(before, tensors_of_a_launch) - launches_before;
+    g.count = divided_up(before, most) - launches_before;
   }
   return update;
 }
@@ -158,6 +161,7 @@ TrainingForecaster::TrainingForecaster(const Configuration& c, const TrainingOpt
     throw Error("expert_copies", "a training step", "a forecast of inference");
   }
   const std::uint64_t pp = c.parallelism.pp;
+  if (virtual_stages == 0) throw Error("--virtual-stages", "0", "at least 1");
   if (virtual_stages > 1 && pp == 1) throw Error("--virtual-stages", "one stage", "--pp above 1");
   if (virtual_stages > 1 && virtual_stages > layers_ / pp) {
     throw Error("--virtual-stages", fmt::format("{} of each of {} stages", virtual_stages, pp),
@@ -217,7 +221,8 @@ void TrainingForecaster::make_parts(const Configuration& c, TrainingOptions opti
     cost.part_seconds(none, seconds);
     // Each replica updates the part whose states it has.
     const double share = sharded_ == ShardedStates::None ? 1 : 1 / static_cast<double>(replicas_);
-    const StepCost issued(by_many(update), rates_);
+    const bool fused = c.lowering.elementwise == Kernels::Fused;
+    const StepCost issued(fused ? by_many(update) : update, rates_);
     const double update_s = share * paced_seconds(seconds[0], issued.host_seconds());
     const Count sent =
         bytes_to_next_stage(recording.first.graph, recording.first.first_backward.index);
@@ -291,7 +296,10 @@ TrainingForecaster::Passes TrainingForecaster::passes(const Part& part,
 }
 
 std::uint64_t TrainingForecaster::default_micro_batches(std::uint64_t batch) const {
-  return stages_ > 1 ? std::max<std::uint64_t>(1, divided_up(batch, replicas_)) : 1;
+  if (stages_ == 1) return 1;
+  const std::uint64_t sequences = std::max<std::uint64_t>(1, divided_up(batch, replicas_));
+  const bool in_rounds = virtual_stages_ > 1 && sequences > stages_;
+  return in_rounds ? sequences - sequences % stages_ : sequences;
 }
 
 /// Of a micro-batch: forward, and back.

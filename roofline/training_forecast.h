@@ -69,16 +69,18 @@ struct FlopsConventions {
 
 class TrainingForecaster {
  public:
-  /// `virtual_stages`: parts of the layers that each stage has (pipeline_schedule.h). Throws Error
-  /// when the methods or the devices do not train.
+  /// `virtual_stages`: parts of the layers that each stage has, at least 1 (pipeline_schedule.h).
+  /// Throws Error when the methods or the devices do not train.
   TrainingForecaster(const Configuration& configuration, const TrainingOptions& options,
                      ShardedStates sharded = ShardedStates::None, std::uint64_t virtual_stages = 1);
 
   /// Of a device of the first stage.
   const TrainingRecording& recording() const { return parts_.front().recording; }
   const Rates& rates() const { return rates_; }
+  std::uint64_t virtual_stages() const { return virtual_stages_; }
   DType gradient_dtype() const { return gradient_dtype_; }  ///< of weights
-  /// Where nothing else is said: 1; in a pipeline as many as a replica has sequences.
+  /// Where nothing else is said: 1; in a pipeline as many as a replica has sequences, with virtual
+  /// stages the multiple of the stages below.
   std::uint64_t default_micro_batches(std::uint64_t batch) const;
   TrainingForecast at(const TrainingPoint& point) const;
   FlopsConventions conventions(std::uint64_t seq_len) const;

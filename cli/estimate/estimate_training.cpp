@@ -103,7 +103,7 @@ ordered_json training_json(const Configuration& c, const TrainingFlags& flags,
       {"micro_batches", p.micro_batches},
       {"tp", c.parallelism.tp},
       {"pp", c.parallelism.pp},
-      {"virtual_stages", parse_token_count(flags.virtual_stages, "--virtual-stages")},
+      {"virtual_stages", forecaster.virtual_stages()},
       {"stages", c.stage_layers},
       {"dp", c.parallelism.dp},
       {"sequence_parallel", c.parallelism.sequence_parallel},
@@ -162,7 +162,9 @@ std::string training_text(const RequestOptions& request, const Configuration& c,
       default_dtype_text(request, c.architecture));
   if (!c.parallelism.is_one()) {
     text += fmt::format("{} on {}", to_string(c.parallelism), c.interconnect->name());
-    if (flags.virtual_stages != "1") text += ", " + flags.virtual_stages + " virtual stages each";
+    if (const std::uint64_t v = forecaster.virtual_stages(); v > 1) {
+      text += fmt::format(", {} virtual stages each", v);
+    }
     if (p.micro_batches > 1)
       text += fmt::format(", {} micro-batches of a replica", p.micro_batches);
     text += "\n";

@@ -23,7 +23,12 @@ struct PlatformOptions {
 /// The file's document, once it has been checked; a key with null is a missing one.
 json checked_platform(const Catalog& catalog, const std::string& name) {
   const std::filesystem::path path = catalog.find("platforms", "platform", name);
-  simulate::read_platform(path);
+  // Larger clusters are for forecasts alone.
+  const json checked = roofline::platform_document(path);
+  const bool is_large =
+      checked.contains("nodes") && checked["nodes"].is_number_unsigned() &&
+      roofline::load_interconnect(catalog, name).devices() > simulate::max_devices;
+  if (!is_large) simulate::read_platform(path);
   json platform = json::object();
   const json document = roofline::platform_document(path);
   for (const auto& [key, value] : document.items()) {

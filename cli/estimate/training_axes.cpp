@@ -19,7 +19,8 @@ void TrainingAxes::add_to(Command c) {
         "with --train and --pp: parts of the layers that each stage has")
       .group(axes);
   c.add("--dropout P", dropout, "with --train: as kvcast estimate");
-  c.add("--gradient-dtype DTYPE", gradient_dtype, "with --train: default: that of the weights");
+  c.add("--gradient-dtype DTYPE", gradient_dtype,
+        "with --train: default: the engine's, else that of the weights");
   c.add("--state-dtype DTYPE", state_dtype, "with --train: of the optimizer's states");
 }
 

@@ -77,7 +77,8 @@ constexpr Row table[] = {
      "devices",
      devices},
     {"--stages", "", "A/B/...",
-     "with --pp: layers of each stage; default: as many in each, and one more in the first ones",
+     "with --pp: layers of each stage; default: as many in each, and one more in the first ones; "
+     "with --virtual-stages of each of their parts",
      devices},
     {"--platform", "", "NAME",
      "what joins the devices (kvcast platform list), or a JSON file; default: the hardware's "

@@ -74,7 +74,7 @@ void RequestOptions::add_spread_flags_to(Command c, bool overlaps) {
       .group(several);
   c.add("--micro-batches N", micro_batches,
         std::string("parts that a batch is cut into, at most one for each sequence; with --pp: ") +
-            "default one for each stage" +
+            "default one for each stage, with --train for each sequence of a replica" +
             (overlaps ? "; else the messages of one overlap the work of the others (two-batch "
                         "overlap) [1]"
                       : ""))

@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/base/mixed_bits.h"
 #include "model/execute/counted_numbers.h"
 #include "model/execute/exchange.h"
 #include "model/execute/positions.h"
@@ -326,22 +327,15 @@ void run_shared(X& x, const CausalMask& op) {
   });
 }
 
-/// A well mixed number for each element, whoever asks in whatever order.
-/// Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators" (SplitMix).
-inline double uniform_number(std::uint64_t stream, std::uint64_t index) {
-  std::uint64_t z = stream * 0xD1342543DE82EF95U + (index + 1) * 0x9E3779B97F4A7C15U;
-  z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27U)) * 0x94D049BB133111EBU;
-  return static_cast<double>((z ^ (z >> 31U)) >> 11U) * 0x1p-53;
-}
-
 template <typename X>
 void run_shared(X& x, const DropoutMask& op) {
   const auto seed = static_cast<std::uint64_t>(number_of(x.value(0, 0, 0)));
+  const std::uint64_t stream = mixed_bits(seed + op.stream * splitmix_step);
   const std::size_t row = x.out_shape().sequence_elements();
   x.each(x.out_shape()[0], x.out_shape().elements(), [&](std::size_t b) {
     for (std::size_t i = 0; i < row; ++i) {
-      const double u = uniform_number(seed + (op.stream << 32U), b * row + i);
+      const std::uint64_t bits = mixed_bits(stream + (b * row + i) * splitmix_step);
+      const double u = static_cast<double>(bits >> 11U) * 0x1p-53;
       x.put(b, i, x.constant(u < op.probability ? 0 : 1 / (1 - op.probability)));
     }
   });

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "model/base/error.h"
+#include "model/base/mixed_bits.h"
 
 namespace kvcast {
 namespace {
@@ -17,13 +18,7 @@ std::uint64_t ceil_share(std::uint64_t n, double share) {
   return kept.at(symbols.resolve({1, n, 1}));
 }
 
-/// splitmix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators").
-std::uint64_t next_random(std::uint64_t& state) {
-  std::uint64_t z = (state += 0x9E3779B97F4A7C15);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
-  return z ^ (z >> 31);
-}
+std::uint64_t next_random(std::uint64_t& state) { return mixed_bits(state += splitmix_step); }
 
 }  // namespace
 

@@ -722,13 +722,14 @@ struct AlibiBias {
 };
 
 /// What dropout multiplies a tensor of the output's shape by: 0 with this probability, else
-/// 1 / (1 - probability). Input: seed [1], the step's. Masks of one pass have a stream of numbers
-/// each. No FLOPs are counted.  Source: Srivastava et al. 2014, "Dropout", JMLR 15.
+/// 1 / (1 - probability). A byte for each is counted, as kernels keep; loops hold the number.
+/// Input: seed [1], the step's, a whole number from 0 on. Masks of one pass have a stream of
+/// numbers each. No FLOPs are counted.  Source: Srivastava et al. 2014, "Dropout", JMLR 15.
 struct DropoutMask {
   static constexpr OpTraits traits{"dropout_mask", RateClass::Vector};
   double probability = 0;
   std::uint64_t stream = 0;
-  /// Masks of other layers cost the same.
+  /// Without the stream: masks of other layers cost the same, and fold into one group.
   friend bool operator==(const DropoutMask& a, const DropoutMask& b) {
     return a.probability == b.probability;
   }

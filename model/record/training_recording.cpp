@@ -258,8 +258,8 @@ Graph record_update(const Graph& pass, const TrainingOptions& options,
       const Collective sum{CollectiveKind::AllReduce, sharding->tensor_group(), sharding->slice()};
       gradient = add_update(graph, sum, "sum_parts", {gradient}, {t}).front();
     }
-    if (options.ends.size > 1 && t.name == "embedding.weight" &&
-        (sharding->is_first_stage() || sharding->is_last_stage())) {
+    if (options.ends.size > 1 && sharding->whole().tied_embeddings &&
+        t.name == "embedding.weight" && (sharding->is_first_stage() || sharding->is_last_stage())) {
       const Collective sum{CollectiveKind::AllReduce, options.ends, sharding->is_last_stage()};
       gradient = add_update(graph, sum, "sum_tied", {gradient}, {t}).front();
     }
@@ -380,7 +380,7 @@ TrainingRecording record_training(const Architecture& configured,
   if (split.tp > 1 || split.pp > 1) {
     if (predicts) {
       throw Error("training with method " + to_string(methods) + ": " + to_string(options.split),
-                  "several models", "tp 1");
+                  "several models", "tp 1 and pp 1");
     }
     check_heads(recording.model, split.tp);
     sharding.emplace(

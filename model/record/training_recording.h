@@ -23,8 +23,8 @@ struct TrainingOptions {
   DType states = DType::FP32;
   AdamW optimizer = {.weight_decay = 0.1};  ///< vectors (biases, norms) do not decay
   double z_loss = 0;
-  /// Of embeddings, of what a layer's branches add, and of eager attention's probabilities; a tiled
-  /// attention draws its own without memory, and has none here.
+  /// Of embeddings, of what a layer's branches give (before a norm behind it), and of eager
+  /// attention's probabilities; a tiled attention draws its own without memory, and has none here.
   double dropout = 0;
   /// Of KV Prediction's three losses: the base's cross-entropy, the auxiliary's, and the sum over
   /// layers of the mean absolute errors of keys and values. The paper's last one is 1 over the

@@ -27,8 +27,8 @@ struct TrainingSweep {
 /// run_sweep.
 SweepResult run_training_sweep(const TrainingSweep& sweep, const SweepOptions& options);
 
-/// Tokens a second over the sequence's length, a line for each configuration, batch and grade, from
-/// the rows of a file.
+/// Tokens a second over the sequence's length, a line for each configuration, batch, grade and
+/// stages, from the rows of a file.
 Plot training_sweep_plot(const TrainingSweep& sweep, const std::filesystem::path& csv);
 
 }  // namespace kvcast::reports

@@ -1,7 +1,6 @@
 #include "simulate/platform.h"
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -84,14 +83,14 @@ TEST_CASE("simulate: platforms of the catalog are the built-in topologies writte
     return all;
   };
   const std::string folder = KVCAST_SOURCE_DIR "/data/platforms/";
-  std::vector<std::string> files{"a100-pcie-8",  "a100-roce-2",   "dgx-a100",     "dgx-a100-2",
-                                 "dgx-a100-8",   "hgx-b200",      "hgx-b200-2",   "hgx-h100",
-                                 "hgx-h100-128", "hgx-h100-2",    "hgx-h100-8",   "hgx-h200",
-                                 "l40s-8",       "dgx-a100-40gb", "dgx-a100-512", "hgx-h100-1024"};
+  std::vector<std::string> files{"a100-pcie-8",  "a100-roce-2",  "dgx-a100",   "dgx-a100-2",
+                                 "dgx-a100-8",   "hgx-b200",     "hgx-b200-2", "hgx-h100",
+                                 "hgx-h100-128", "hgx-h100-2",   "hgx-h100-8", "hgx-h200",
+                                 "l40s-8",       "dgx-a100-40gb"};
   for (const std::string& file : files) {
     const std::string number = file.substr(file.rfind('-') + 1);
-    const bool cluster = std::set<std::string>{"2", "128", "512", "1024"}.contains(number) ||
-                         file == "dgx-a100-8" || file == "hgx-h100-8";
+    const bool cluster =
+        number == "2" || number == "128" || file == "dgx-a100-8" || file == "hgx-h100-8";
     CAPTURE(file);
     CHECK(read_platform(folder + file + ".json").num_devices() ==
           (cluster ? 8 * std::stoul(number) : 8));
@@ -107,6 +106,13 @@ TEST_CASE("simulate: platforms of the catalog are the built-in topologies writte
       CHECK(route_text(platform, 0, to) == route_text(made, 0, to));
     }
     files.push_back(c.file);
+  }
+  // Of these only forecasts are made.
+  for (const char* const file : {"dgx-a100-512", "hgx-h100-1024"}) {
+    CHECK(message_of([&] {
+            read_platform(folder + file + ".json");
+          }).ends_with("expected at most 1024 devices"));
+    files.emplace_back(file);
   }
   std::sort(files.begin(), files.end());
   CHECK(Catalog(KVCAST_SOURCE_DIR "/data").names("platforms") == files);
