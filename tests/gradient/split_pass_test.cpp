@@ -231,6 +231,10 @@ class Mailbox {
   /// Threads do not throw.
   void note_mismatch() { mismatch_ = true; }
   bool has_mismatch() const { return mismatch_; }
+  bool is_empty() const {
+    return std::all_of(messages_.begin(), messages_.end(),
+                       [](const auto& to) { return to.second.empty(); });
+  }
   std::vector<double> take(std::uint64_t own) {
     std::unique_lock lock(mutex_);
     arrived_.wait(lock, [&] { return !messages_[own].empty(); });
@@ -284,6 +288,7 @@ double stages_apart(const Architecture& a, Recompute recompute) {
   for (const auto& run : runs) threads.emplace_back([&run] { run->run(); });
   for (std::thread& thread : threads) thread.join();
   REQUIRE_FALSE(mail.has_mismatch());
+  REQUIRE(mail.is_empty());  // nothing is sent again
 
   std::map<std::string, std::vector<double>> sums;
   for (std::size_t stage = 0; stage < ranks; ++stage) {
