@@ -59,6 +59,10 @@ Value latent_attention(const AttentionSite& s, const LatentRows& cached) {
                              bool bias = false) {
     return project(r, part, s.name + "." + part, x, features, bias);
   };
+  // Not labelled as the rotation that follows it.
+  const auto rope_part = [&](const std::string& of, Value x, std::uint64_t features, bool bias) {
+    return project(r, of + "_rotary", s.name + "." + of + "_rope", x, features, bias);
+  };
   const auto normed = [&](const std::string& part, Value x) {
     return r.norm(part + "_norm", NormKind::Rms, latent_eps, s.name + "." + part + "_norm", x);
   };
@@ -73,11 +77,11 @@ Value latent_attention(const AttentionSite& s, const LatentRows& cached) {
   }
   Value q = s.scale_query(projected("query_nope", q_in, heads * l.nope_dim), first);
   const Value q_rope = s.scale_query(
-      rotated("query_rope", projected("query_rope", q_in, heads * l.rope_dim), heads, first),
+      rotated("query_rope", rope_part("query", q_in, heads * l.rope_dim, false), heads, first),
       first);
   const Value unnormed = projected("kv_latent", s.x, l.rank, s.stack.key_bias);
   const Value latent = normed_latent(r, s.name, unnormed);
-  Value key_rope = projected("key_rope", s.x, l.rope_dim, s.stack.key_bias);
+  Value key_rope = rope_part("key", s.x, l.rope_dim, s.stack.key_bias);
   if (cached.projected) cached.projected(unnormed, key_rope);
   if (!cached.place) key_rope = rotated("key_rope", key_rope, 1, first);
   const Value own = r.join_heads("join_latent", {1}, latent, key_rope);
