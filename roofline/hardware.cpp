@@ -182,6 +182,11 @@ nlohmann::json read_extended(const std::filesystem::path& path) {
 
 std::string_view name(Source source) { return word_for(source, source_words); }
 
+DType Hardware::activations_of(std::optional<DType> stored_operands, DType dtype) const {
+  const bool multiplies = stored_operands && peak_flops_per_second.contains(*stored_operands);
+  return multiplies ? *stored_operands : dtype;
+}
+
 DType Hardware::supported(DType dtype) const {
   if (peak_flops_per_second.contains(dtype)) return dtype;
   // Products of a missing dtype are converted to the next wider one; the two of 16 bits stand for

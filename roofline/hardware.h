@@ -120,6 +120,9 @@ struct Hardware {
   /// The dtype in which a product of `dtype` operands runs: itself, or the next wider one that the
   /// device has; fp16 and bf16 stand for each other. Throws Error when there is none.
   DType supported(DType dtype) const;
+  /// The dtype of activations where a request names none: what a checkpoint's products read them in
+  /// (Architecture::stored_operands), if the device multiplies in it, or else `dtype`.
+  DType activations_of(std::optional<DType> stored_operands, DType dtype) const;
 };
 
 /// The version of a file's `calibration` entry that kvcast writes; files without one have 1.

@@ -259,8 +259,13 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
              bytes(e.decode_bytes_per_token), ""});
   const WeightTypes& weights = c.lowering.weights;
   const bool as_stored = weights == c.architecture.stored_weights;
+  const std::optional<DType>& operands = c.lowering.operands;
+  const bool quantises = operands && bits_per_element(*operands) < bits_per_element(DType::FP16);
+  const std::string reads =
+      quantises ? fmt::format("; products read {}", name(*operands)) : std::string();
   table.add({"weights", bytes(e.weight_bytes),
-             weights.is_uniform() ? "" : weights.text + (as_stored ? ", as stored" : ""), ""});
+             weights.is_uniform() ? "" : weights.text + (as_stored ? ", as stored" : "") + reads,
+             ""});
   table.add({"KV cache", bytes(e.kv_cache_bytes), "",
              e.kv_cache_ratio == 1 ? "" : fmt::format("{:.3g} of plain", e.kv_cache_ratio)});
   if (!c.parallelism.is_one()) {

@@ -47,7 +47,10 @@ constexpr Row table[] = {
      "GGUF file says, or as --dtype",
      kernels},
     {"--cache-dtype", "", "DTYPE", "dtype of the KV cache; default: as --dtype", kernels},
-    {"--activation-dtype", "", "DTYPE", "dtype of activations; default: as --dtype", kernels},
+    {"--activation-dtype", "", "DTYPE",
+     "dtype of activations; default: what a checkpoint's quantised products read, where the device "
+     "multiplies in it, or as --dtype",
+     kernels},
     {"--arithmetic", "", "DTYPE",
      "dtype that products with weights multiply in; default: the wider of weights and activations",
      kernels},

@@ -179,6 +179,12 @@ roofline::Configuration parse_configuration(const RequestOptions& o, const Catal
   c.methods = parse_methods(o.method);
   apply_semantics(o.semantics, c.architecture, c.methods);
   c.lowering = parse_lowering(o, c.architecture);
+  // A request that names a type of weights or products says all that is to be said about them.
+  if (o.dtype.empty() && o.weight_dtype.empty() && o.activation_dtype.empty() &&
+      o.arithmetic.empty()) {
+    c.lowering.activations =
+        c.hardware.activations_of(c.architecture.stored_operands, c.lowering.activations);
+  }
   c.engine = parse_flag("--engine", o.engine, [&](const std::string& text) {
     return roofline::load_engine(catalog, text);
   });

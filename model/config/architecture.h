@@ -311,6 +311,9 @@ struct Architecture {
   /// The types of its weights as its config or file says them; empty: it does not, or not so that
   /// kvcast knows how wide they are.
   std::optional<WeightTypes> stored_weights;
+  /// What its products with them read activations in, FP8 or INT8, as its config says; empty: as
+  /// they are.
+  std::optional<DType> stored_operands;
   /// The type that it is published in, FP32, FP16 or BF16: config.json's `dtype` or `torch_dtype`;
   /// of a GGUF file the type of most weights, or FP16 if that is a narrower one; empty: it does not
   /// say.

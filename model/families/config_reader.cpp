@@ -209,6 +209,21 @@ std::string stored_types(const std::string& method, const JsonObject& q) {
   return types.empty() ? "" : types + kept_classes(q);
 }
 
+/// What products read activations in by a quantization_config. Engines quantise them for the fp8 of
+/// DeepSeek and FBGEMM by each token, with or without a word about it.
+std::optional<DType> stored_operands(const std::string& method, const JsonObject& q) {
+  if (method == "fp8" || method == "fbgemm_fp8") return DType::FP8;
+  if (method == "modelopt" && q.text_or("quant_algo", "") == "FP8") return DType::FP8;
+  if (method != "compressed-tensors" || !q.has("config_groups")) return {};
+  const JsonObject groups = q.object("config_groups");
+  if (groups.keys().size() != 1) return {};
+  const JsonObject group = groups.object(groups.keys().front());
+  if (!group.has("input_activations")) return {};
+  const JsonObject activations = group.object("input_activations");
+  if (whole_or_none(activations, "num_bits", 8) != 8) return {};
+  return activations.text_or("type", "int") == "int" ? DType::INT8 : DType::FP8;
+}
+
 /// Keys of rotations that no rule has, or the family's has not; some have an entry for each layer
 /// type.
 void add_unknown_rope_keys(const json& rope, const std::string& place, bool rotates_share,
@@ -269,6 +284,7 @@ Architecture read_config(const json& config, const std::string& name, const std:
     a.quantization = quantization.text_or("quant_method", "unnamed");
     if (const std::string types = stored_types(a.quantization, quantization); !types.empty()) {
       a.stored_weights = parse_weight_types(types);
+      a.stored_operands = stored_operands(a.quantization, quantization);
     }
   }
   a.published_dtype = published_dtype(changed);

@@ -147,7 +147,7 @@ SweepGrid::SweepGrid(const SweepSpec& spec, const Catalog& catalog)
   }
   for (const std::string& name : words_[model_axis]) {
     const Architecture a = load_model(catalog_, name);
-    model_types_.push_back({a.stored_weights, a.default_dtype()});
+    model_types_.push_back({a.stored_weights, a.default_dtype(), a.stored_operands});
   }
   for (const std::string& name : words_[hardware_axis]) {
     hardware_.push_back(roofline::load_hardware(catalog_, name));
@@ -267,7 +267,10 @@ Lowering SweepGrid::lowering(const Digits& d) const {
   l.elementwise = elementwise.empty() ? l.attention : parse_kernels(elementwise);
   l.weights = word(d, weight_axis).empty() ? of_model.stored_weights.value_or(all)
                                            : parse_weight_types(word(d, weight_axis));
-  l.activations = or_else(activation_axis, all);
+  const bool as_stored = word(d, dtype_axis).empty() && word(d, weight_axis).empty();
+  const DType activations =
+      as_stored ? hardware_[d[hardware_axis]].activations_of(of_model.stored_operands, all) : all;
+  l.activations = or_else(activation_axis, activations);
   l.cache = or_else(cache_axis, all);
   roofline::apply(engines_[d[engine_axis]], attention.empty(), elementwise.empty(), l);
   return l;

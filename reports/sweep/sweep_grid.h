@@ -97,6 +97,7 @@ class SweepGrid {
   struct ModelTypes {
     std::optional<WeightTypes> stored_weights;
     DType all;  ///< without --dtype
+    std::optional<DType> stored_operands;
   };
   std::vector<ModelTypes> model_types_;
   /// By axis of `word_axes`, each value in one spelling.

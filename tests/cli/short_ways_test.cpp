@@ -149,11 +149,28 @@ TEST_CASE("short ways: a config's dtype is read under both names, a wrapper's to
   CHECK(with_dtypes(wrapped).at("cache_dtype") == "fp32");
 }
 
-TEST_CASE("short ways: quantised weights stay as stored, the rest is in the published type") {
-  const json e = run_json("estimate --quiet --json --hardware h200 --tp 8 --model deepseek-v3");
-  CHECK(e.at("weight_dtype") == "fp8-block");
-  CHECK(e.at("activation_dtype") == "bf16");
-  CHECK(e.at("cache_dtype") == "bf16");
+TEST_CASE("short ways: quantised weights stay as stored, and products read what the config says") {
+  const auto types = [](const std::string& flags) {
+    const json e = run_json("estimate --quiet --json --tp 8 --model deepseek-v3 " + flags);
+    CHECK(e.at("weight_dtype") == "fp8-block");
+    CHECK(e.at("cache_dtype") == "bf16");
+    return e;
+  };
+  const json e = types("--hardware h200");
+  CHECK(e.at("activation_dtype") == "fp8");
+  CHECK(e.at("arithmetic") == "fp8");
+  // An A100 has no products in fp8; and whoever names a type means it.
+  CHECK(types("--hardware a100-80gb").at("activation_dtype") == "bf16");
+  CHECK(types("--hardware h200 --dtype bf16").at("activation_dtype") == "bf16");
+  CHECK(types("--hardware h200 --activation-dtype fp8").at("ttft_s") == e.at("ttft_s"));
+
+  const TestFolder folder;
+  run_well("sweep --quiet --model deepseek-v3 --hardware h200,a100-80gb --tp 8 --csv " +
+           folder.file("s.csv"));
+  const CsvTable table = CsvTable::read(folder.file("s.csv"));
+  REQUIRE(table.size() == 2);
+  CHECK(table[0].text("activation_dtype") == "fp8");
+  CHECK(table[1].text("activation_dtype") == "bf16");
 }
 
 TEST_CASE("short ways: a sweep gives each model its own type, and the rows say it") {

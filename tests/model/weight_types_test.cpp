@@ -176,6 +176,17 @@ TEST_CASE("weight_types: 8-bit checkpoints keep embedding and head in 16 bits") 
   CHECK(sum == r.weight_bytes.at({}));
 }
 
+Architecture llama_with(const char* quantization_config) {
+  return read_config({{"model_type", "llama"},
+                      {"hidden_size", 64},
+                      {"intermediate_size", 128},
+                      {"num_hidden_layers", 2},
+                      {"num_attention_heads", 4},
+                      {"vocab_size", 50},
+                      {"quantization_config", nlohmann::json::parse(quantization_config)}},
+                     "test", "config.json");
+}
+
 TEST_CASE("weight_types: a quantization_config says how weights are stored") {
   CHECK(model("deepseek-v3").stored_weights == parse_weight_types("fp8-block"));
   CHECK(model("gpt-oss-20b").stored_weights == parse_weight_types("mxfp4"));
@@ -184,14 +195,7 @@ TEST_CASE("weight_types: a quantization_config says how weights are stored") {
   }
   CHECK_FALSE(model("llama-3.1-8b").stored_weights);
   const auto stored = [](const char* config) {
-    const Architecture a = read_config({{"model_type", "llama"},
-                                        {"hidden_size", 64},
-                                        {"intermediate_size", 128},
-                                        {"num_hidden_layers", 2},
-                                        {"num_attention_heads", 4},
-                                        {"vocab_size", 50},
-                                        {"quantization_config", nlohmann::json::parse(config)}},
-                                       "test", "config.json");
+    const Architecture a = llama_with(config);
     CHECK(config_warnings(a).empty() == a.stored_weights.has_value());
     return a.stored_weights ? a.stored_weights->text : "";
   };
@@ -211,6 +215,20 @@ TEST_CASE("weight_types: a quantization_config says how weights are stored") {
             .starts_with("q4_0,"));
   CHECK(stored(R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})") == "nvfp4");
   CHECK(stored(R"({"quant_method": "bitsandbytes", "load_in_4bit": true})") == "");
+}
+
+TEST_CASE("weight_types: a quantization_config says what products read activations in") {
+  CHECK(model("deepseek-v3").stored_operands == DType::FP8);
+  CHECK_FALSE(model("gpt-oss-20b").stored_operands);
+  CHECK_FALSE(model("llama-3.1-8b").stored_operands);
+  CHECK_FALSE(model("kimi-k2.5").stored_operands);  // "input_activations": null
+  // vLLM's documentation of INT8 W8A8 and of NVIDIA's FP8 files
+  CHECK(llama_with(R"({"quant_method": "compressed-tensors", "config_groups": {"group_0": {
+          "input_activations": {"dynamic": true, "num_bits": 8, "type": "int"},
+          "weights": {"num_bits": 8, "type": "int", "strategy": "channel"}}}})")
+            .stored_operands == DType::INT8);
+  CHECK(llama_with(R"({"quant_method": "modelopt", "quant_algo": "FP8"})").stored_operands ==
+        DType::FP8);
 }
 
 TEST_CASE("weight_types: a GGUF file's weights have the types of its tensors") {
