@@ -52,20 +52,23 @@ HardwareLink hardware_link(const roofline::Hardware& hardware, roofline::Mode mo
   return chosen;
 }
 
-HardwareLink network_link(const roofline::Interconnect& platform,
-                          const roofline::Hardware& hardware, roofline::Mode mode) {
+HardwareLink platform_link(const roofline::Interconnect& platform, bool crosses_nodes,
+                           const roofline::Hardware& hardware, roofline::Mode mode) {
   const roofline::InterconnectData& data = platform.data();
-  const double first_byte_s = platform.point_to_point(0, data.devices_per_node, mode).at(1);
+  const std::uint64_t next = crosses_nodes ? data.devices_per_node : 1;
   const bool payload = mode == roofline::Mode::Calibrated;
+  const double bytes_per_s = crosses_nodes ? data.network_bytes_per_s : data.link_bytes_per_s;
+  const double first_byte_s = platform.point_to_point(0, next, mode).at(1);
   HardwareLink chosen;
-  chosen.name = "network";
-  chosen.link.bytes_per_s = payload ? data.network_payload_bytes_per_s : data.network_bytes_per_s;
+  chosen.name = crosses_nodes ? "network" : "node";
+  chosen.link.bytes_per_s =
+      crosses_nodes && payload ? data.network_payload_bytes_per_s : bytes_per_s;
   chosen.link.latency_s = first_byte_s;
   chosen.link.exchange = exchange_cost(hardware, mode);
   const std::string from = "the platform " + data.name;
-  chosen.factors = {{"network bandwidth", data.network_bytes_per_s,
-                     chosen.link.bytes_per_s / data.network_bytes_per_s, "platform", from},
-                    {"network latency", first_byte_s, 1, "platform", from}};
+  chosen.factors = {{chosen.name + " bandwidth", bytes_per_s, chosen.link.bytes_per_s / bytes_per_s,
+                     "platform", from},
+                    {chosen.name + " latency", first_byte_s, 1, "platform", from}};
   return chosen;
 }
 

@@ -27,9 +27,10 @@ struct HardwareLink {
 HardwareLink hardware_link(const roofline::Hardware& hardware, roofline::Mode mode,
                            const std::string& name = {});
 
-/// The network between a platform's nodes, which a chain of more devices than a node has crosses.
-HardwareLink network_link(const roofline::Interconnect& platform,
-                          const roofline::Hardware& hardware, roofline::Mode mode);
+/// The narrowest way from one rank of a chain to the next: between a platform's devices, or
+/// between its nodes where the chain crosses them.
+HardwareLink platform_link(const roofline::Interconnect& platform, bool crosses_nodes,
+                           const roofline::Hardware& hardware, roofline::Mode mode);
 
 /// How a platform's device i reaches device i + 1.
 struct PlatformChain {

@@ -37,9 +37,10 @@ bool searches_partition(const std::vector<MethodSpec>& methods);
 
 class PlacedEstimator {
  public:
-  /// `link`: from each device to the next; default: the hardware's (hardware_link). Throws Error as
-  /// roofline::Estimator and record_rank do, for more devices than the simulator takes or a search,
-  /// and where there is no link.
+  /// `link`: from each device to the next; default: the ways of the configuration's platform, or
+  /// without one the hardware's link (hardware_link). Throws Error as roofline::Estimator and
+  /// record_rank do, for more devices than the simulator takes or a search, and where there is no
+  /// link.
   explicit PlacedEstimator(const roofline::Configuration& configuration,
                            const std::optional<HardwareLink>& link = {});
 
@@ -47,7 +48,7 @@ class PlacedEstimator {
   const roofline::Estimator& one_device() const { return one_device_; }
   /// Whether several devices read the prompt; false too for a placement on one.
   bool is_placed() const { return times_ != nullptr; }
-  /// Where several do.
+  /// Where several do: of a platform the narrowest way from one to the next.
   const HardwareLink& link() const { return link_; }
 
   /// With several devices, peak memory is that of the device that needs most, and TTFT is bound by
@@ -67,6 +68,8 @@ class PlacedEstimator {
     Count bytes;
     std::vector<Count> activation_peaks;
   };
+  /// Of a batch's times, by rank.
+  simulate::RunResult run(const simulate::LayerTimes& times, const Partition& tokens) const;
   /// `one_device`: its estimate of the point.
   PlacedPrefill prefill(const roofline::DesignPoint& point,
                         const roofline::Estimate& one_device) const;
@@ -83,6 +86,8 @@ class PlacedEstimator {
   bool searches_ = false;
   simulate::Schedule schedule_ = simulate::Schedule::Kvr;
   HardwareLink link_;
+  std::optional<ChainLink> inner_link_;  ///< inside nodes, where link_ is the one between them
+  std::optional<simulate::Platform> platform_;   ///< none: a ring of link_
   std::unique_ptr<simulate::LayerTimes> times_;  ///< null: one device
   DevicePass middle_;                            ///< of all devices but the last
   DevicePass last_;

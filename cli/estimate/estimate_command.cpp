@@ -104,7 +104,8 @@ std::vector<roofline::UsedFactor> used_factors(const PlacedEstimator& estimator,
 bool has_own_links(const Configuration& c, const search::ChainLink& link) {
   if (c.hardware.links.empty()) return false;
   const search::ChainLink own = search::hardware_link(c.hardware, c.mode).link;
-  return link.bytes_per_s == own.bytes_per_s && link.latency_s == own.latency_s;
+  const bool is_platform = c.interconnect != nullptr;  // whose latencies are measured
+  return link.bytes_per_s == own.bytes_per_s && (is_platform || link.latency_s == own.latency_s);
 }
 
 /// What stored validations say of an estimate like this one.
@@ -241,7 +242,7 @@ std::string estimate_text(const Configuration& c, const DesignPoint& p, const Es
     table.add({label, seconds(s), fmt::format("{:.1f} %", 100 * s / e.ttft_s)});
   }
   const auto add_waits = [&](double messages_s, double all_s, double bubble) {
-    if (!c.parallelism.is_one()) {
+    if (!c.parallelism.is_one() || messages_s > 0) {
       table.add(
           {"  messages", seconds(messages_s), fmt::format("{:.1f} %", 100 * messages_s / all_s)});
     }
