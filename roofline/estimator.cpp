@@ -60,6 +60,14 @@ struct StepTime {
   double way_s = 0;      ///< of one micro-batch, with its messages
   double slowest_s = 0;  ///< the longest that a stage takes for all of them
   double busy_s = 0;     ///< of all stages
+
+  /// A stage more: one micro-batch and its message, and all of them.
+  void add(double part_s, double all_s) {
+    way_s += part_s;
+    slowest_s = std::max(slowest_s, all_s);
+    busy_s += all_s;
+  }
+  double seconds() const { return std::max(way_s, slowest_s); }
 };
 
 /// The share of `stages` times `seconds` in which a stage has nothing to do.
@@ -172,7 +180,7 @@ Recordings record_for(const Configuration& c, const std::optional<DevicePlace>& 
 Estimator::Stages Estimator::make_stages(const Configuration& c) const {
   const Parallelism& p = c.parallelism;
   check_parallelism(c.architecture, p);
-  if (c.micro_batches > 0 && p.is_one()) {
+  if (c.micro_batches > 1 && p.is_one()) {
     throw Error("--micro-batches", "one device", "--tp, --pp, --ep or --dp above 1");
   }
   const Rates rates = rates_of(c);
@@ -282,6 +290,9 @@ void Estimator::pipelined(const Stages& stages, std::span<const DesignPoint> poi
   std::vector<std::array<DesignPoint, 2>> handed_on(n);
   std::vector<PromptFlow> prompts;
   std::vector<StepTime> steps(n);
+  // If messages took no time: what they cost is the difference.
+  std::vector<PromptFlow> computed_prompts;
+  std::vector<StepTime> computed_steps(n);
   bool cuts = false;
   bool even = true;
   for (std::size_t i = 0; i < n; ++i) {
@@ -302,6 +313,7 @@ void Estimator::pipelined(const Stages& stages, std::span<const DesignPoint> poi
       }
     }
     prompts.emplace_back(std::move(kinds));
+    computed_prompts.push_back(prompts.back());
   }
   std::fill(rows.begin(), rows.end(), Estimate{});
   for (const Stage& stage : stages) {
@@ -321,18 +333,23 @@ void Estimator::pipelined(const Stages& stages, std::span<const DesignPoint> poi
                           hop_s(sizes[1].batch, sizes[1].prompt_len)};
       const ByKind of_parts_s{part.ttft_s - host.before_s(tokens_of(large[i])),
                               of_small[i].ttft_s - host.before_s(tokens_of(small[i]))};
-      prompts[i].pass(in_steps ? all.prompt_step_s : of_parts_s, hops_s);
-      const double step_hop_s = hop_s(large[i].batch, 1);
-      const double all_steps_s = static_cast<double>(parts[i].num_large()) * part.tpot_s +
-                                 static_cast<double>(parts[i].num_small) * of_small[i].tpot_s;
-      steps[i].way_s += part.tpot_s + step_hop_s;
-      steps[i].slowest_s = std::max(steps[i].slowest_s, all_steps_s);
-      steps[i].busy_s += all_steps_s;
-      // Of an engine's steps the first one's messages are waited for.
-      const double reads = in_steps ? static_cast<double>(prompts[i].steps()) : 1;
+      const ByKind stage_s = in_steps ? all.prompt_step_s : of_parts_s;
+      prompts[i].pass(stage_s, hops_s);
+      // Of an engine's steps each waits as long as the others.
+      const double of_step_s = all.communication_s / static_cast<double>(prompts[i].steps());
+      const ByKind waits_s = in_steps ? ByKind{of_step_s, of_step_s}
+                                      : ByKind{part.communication_s, of_small[i].communication_s};
+      computed_prompts[i].pass({stage_s[0] - waits_s[0], stage_s[1] - waits_s[1]}, {});
+      const auto of_all_parts = [&](double large_s, double small_s) {
+        return static_cast<double>(parts[i].num_large()) * large_s +
+               static_cast<double>(parts[i].num_small) * small_s;
+      };
+      steps[i].add(part.tpot_s + hop_s(large[i].batch, 1),
+                   of_all_parts(part.tpot_s, of_small[i].tpot_s));
+      const double part_s = part.tpot_s - part.tpot_communication_s;
+      computed_steps[i].add(
+          part_s, of_all_parts(part_s, of_small[i].tpot_s - of_small[i].tpot_communication_s));
       Estimate& sum = rows[i];
-      sum.communication_s += (in_steps ? all : part).communication_s / reads + hops_s[0];
-      sum.tpot_communication_s += part.tpot_communication_s + step_hop_s;
       add_stage(sum, all, part, of_small[i], parts[i], in_steps, of_stage);
     }
   }
@@ -344,7 +361,9 @@ void Estimator::pipelined(const Stages& stages, std::span<const DesignPoint> poi
     double& base_s = sum.ttft_parts_s[static_cast<std::size_t>(TtftPart::Base)];
     base_s = 0;
     base_s = sum.ttft_s - std::accumulate(sum.ttft_parts_s.begin(), sum.ttft_parts_s.end(), 0.0);
-    sum.tpot_s = std::max(steps[i].way_s, steps[i].slowest_s);
+    sum.tpot_s = steps[i].seconds();
+    sum.communication_s = prompt_s - computed_prompts[i].seconds();
+    sum.tpot_communication_s = sum.tpot_s - computed_steps[i].seconds();
     sum.prefill_bubble = bubble(prompts[i].busy_s(), stages.size(), prompt_s);
     sum.decode_bubble = bubble(steps[i].busy_s, stages.size(), sum.tpot_s);
     sum.fits = sum.peak_memory_bytes <= rates().memory_capacity_bytes;

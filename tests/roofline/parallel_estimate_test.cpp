@@ -185,6 +185,12 @@ TEST_CASE(
   CHECK(piped.prefill_flops == whole.prefill_flops);
   // Four sequences in four micro-batches: the bubble is three of seven slots.
   const Estimate four = at(on_h100("llama-3.1-8b", {.pp = 4}), {4, 2048, 16});
+  // Messages to the next stage go beside its work, those of its devices are in each slot.
+  CHECK(four.communication_s == near(piped.communication_s).epsilon(1e-9));
+  const auto waits_s = [](std::uint64_t batch) {
+    return at(on_h100("llama-3.1-8b", {.tp = 2, .pp = 4}), {batch, 2048, 16}).communication_s;
+  };
+  CHECK(waits_s(4) / waits_s(1) == near(7.0 / 4).epsilon(0.02));
   CHECK(four.ttft_s > 1.74 * piped.ttft_s);
   CHECK(four.ttft_s < 2 * piped.ttft_s);
   CHECK(at(on_h100("llama-3.1-8b", {.tp = 16}), {1, 1, 1}).devices == 16);  // over two nodes
