@@ -117,10 +117,10 @@ void add_choose_devices(Command command, const Globals& globals) {
         "also print the slowest link and the shortest prompt for which each doubling pays off "
         "(takes seconds)");
   o->plans.add_to(c);
-  c.exclude("--objective",
-            {"--link", "--link-gb-per-s", "--link-latency-s", "--send-order", "--min-gain",
-             "--break-even"},
+  c.exclude("--objective", {"--link", "--link-gb-per-s", "--link-latency-s", "--send-order"},
             "plans have the links of --platform");
+  c.exclude("--objective", {"--min-gain", "--break-even"},
+            "they judge a chain of devices of which each doubling must pay off; plans are ranked");
   c.add("--json", o->json);
   c.callback([o, &globals] {
     o->parallel.request.use_this_machine(globals);

@@ -7,9 +7,13 @@
 #include <fmt/ranges.h>
 
 #include "model/base/error.h"
+#include "simulate/serving/serving_scenario.h"
 
 namespace kvcast::cli {
 namespace {
+
+/// Each is a queue that is played.
+constexpr double most_of_range = 10'000;
 
 double number_of(std::string_view text, const char* flag) {
   double rate = 0;
@@ -37,6 +41,12 @@ std::vector<double> parse_rates(const std::string& text, const char* flag) {
     const double last = number_of(word.substr(dots + 2, times - dots - 2), flag);
     const double factor = times == std::string::npos ? 2 : number_of(word.substr(times + 2), flag);
     if (factor <= 1) throw Error(flag, "'" + word + "'", "a factor above 1");
+    if (last < first) {
+      throw Error(flag, "the reversed range '" + word + "'", "its smaller end first");
+    }
+    if (std::log(last / first) / std::log(factor) > most_of_range) {
+      throw Error(flag, "'" + word + "'", fmt::format("at most {} numbers", most_of_range));
+    }
     for (double rate = first; rate <= last * (1 + 1e-12); rate *= factor) rates.push_back(rate);
   }
   return rates;
@@ -79,6 +89,10 @@ reports::ServingSweep ServingAxes::over(const reports::SweepGrid& grid) const {
                          ? std::vector<std::string>{""}
                          : reports::parse_method_words(
                                fmt::format("{}", fmt::join(schedulers, ";")), "--scheduler");
+  for (const std::string& text : sweep.schedulers) {
+    simulate::SchedulerSettings settings;
+    if (!text.empty()) simulate::set_scheduler(text, "--scheduler", settings);
+  }
   sweep.rates = rates.empty() ? std::vector<double>{0} : parse_rates(rates, "--rate");
   sweep.open = [this](double rate) {
     return workload.open(rate > 0 ? std::optional(rate) : std::nullopt);

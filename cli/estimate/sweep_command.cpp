@@ -144,21 +144,22 @@ std::optional<Request> parse_request(const SweepCommand& o, const Globals& globa
   return std::nullopt;
 }
 
-void print_dry_run(const SweepCommand& o, const Request& request) {
+/// Of `all` points.
+void print_dry_run(const SweepCommand& o, const Request& request, std::uint64_t all) {
   const SweepGrid& grid = request.grid;
-  const reports::PointRange range = request.shard.of(grid.num_points());
+  const reports::PointRange range = request.shard.of(all);
   const std::uint64_t points = range.last - range.first;
   if (o.json) {
-    print_json({{"points", points},
-                {"grid_points", grid.num_points()},
-                {"configurations", grid.num_configurations()}});
+    print_json(
+        {{"points", points}, {"grid_points", all}, {"configurations", grid.num_configurations()}});
     return;
   }
   std::string line = fmt::format("{} points", points);
-  if (request.shard.count > 1)
-    line += fmt::format(" of {} in shard {}", grid.num_points(), o.shard);
-  print_text(fmt::format("{} ({} configurations x {} sizes)\n", line, grid.num_configurations(),
-                         grid.num_sizes()));
+  if (request.shard.count > 1) line += fmt::format(" of {} in shard {}", all, o.shard);
+  line +=
+      fmt::format(" ({} configurations x {} sizes", grid.num_configurations(), grid.num_sizes());
+  if (all != grid.num_points()) line += fmt::format(" x {} of its own", all / grid.num_points());
+  print_text(line + ")\n");
 }
 
 void print_result(const SweepCommand& o, const Globals& globals, const SweepResult& r) {
@@ -306,7 +307,10 @@ void sweep(const SweepCommand& o, const Globals& globals, Messenger* ranks) {
     }
   }
   if (o.dry_run) {
-    if (speaks) print_dry_run(o, *request);
+    const std::uint64_t points = serving    ? serving->num_points()
+                                 : training ? training->num_points()
+                                            : request->grid.num_points();
+    if (speaks) print_dry_run(o, *request, points);
     return;
   }
   if (speaks) {

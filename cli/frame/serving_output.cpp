@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -101,6 +102,7 @@ std::string serving_text(const simulate::ServingTimes& t, const simulate::Slo& s
 
 Objective parse_objective(const std::string& text) {
   Objective o;
+  std::set<std::string> given;
   std::string_view rest = text;
   while (!rest.empty()) {
     const std::string_view entry = rest.substr(0, rest.find(','));
@@ -108,6 +110,7 @@ Objective parse_objective(const std::string& text) {
     const std::size_t equals = std::min(entry.find('='), entry.size());
     const std::string key(entry.substr(0, equals));
     const std::string_view value = entry.substr(std::min(entry.size(), equals + 1));
+    if (!given.insert(key).second) throw Error("--slo", key + " given twice", "it once");
     if (key == "ttft") {
       o.slo.ttft_s = limit(value, key);
     } else if (key == "tpot") {

@@ -70,7 +70,8 @@ const std::vector<std::string> spread_flags{
     "--tp",        "--pp", "--ep", "--dp", "--sequence-parallel", "--stages", "--micro-batches",
     "--output-len"};
 /// Flags of a chain of ranks.
-constexpr std::array chain_flags{"--devices",    "--partition",     "--topology",
+constexpr std::array chain_flags{"--devices",    "--partition",     "--search-objective",
+                                 "--force",      "--extrapolate",   "--topology",
                                  "--link",       "--link-gb-per-s", "--link-latency-s",
                                  "--send-order", "--all-gather",    "--operators"};
 

@@ -83,8 +83,7 @@ void run_steps(const TrainOptions& o, const Globals& globals, TrainingJob& job, 
   ProgressBar bar(globals.quiet);
   const Stopwatch watch;
   const auto save = [&] {
-    const fs::path folder =
-        fs::path(o.output) / fmt::format("{}{:06}", checkpoint_prefix, trainer.steps_done());
+    const fs::path folder = fs::path(o.output) / checkpoint_name(trainer.steps_done());
     if (!speaks || fs::exists(folder)) return;
     trainer.save(folder, job.form.config, job.form.tokenizer, {{"settings", job.common}});
     log.write();

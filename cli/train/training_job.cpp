@@ -123,6 +123,10 @@ std::optional<fs::path> last_checkpoint(const fs::path& output) {
     if (!name.starts_with(checkpoint_prefix) || !fs::exists(entry.path() / "training.json"))
       continue;
     const std::uint64_t steps = train::read_progress(entry.path()).at("steps").get<std::uint64_t>();
+    if (name != checkpoint_name(steps)) {
+      throw Error(entry.path().string(), fmt::format("{} steps in its training.json", steps),
+                  "as many as its name says");
+    }
     if (last && steps <= most) continue;
     last = entry.path();
     most = steps;

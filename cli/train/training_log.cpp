@@ -10,6 +10,10 @@
 #include "reports/plot/plot.h"
 
 namespace kvcast::cli {
+std::string checkpoint_name(std::uint64_t steps) {
+  return fmt::format("{}{:06}", checkpoint_prefix, steps);
+}
+
 std::uint64_t trainer_steps(const std::filesystem::path& checkpoint) {
   return train::read_progress(checkpoint).at("steps").get<std::uint64_t>();
 }

@@ -13,6 +13,8 @@ namespace kvcast::cli {
 
 /// Checkpoints are folders checkpoint-000100 in a training's output folder.
 inline constexpr const char* checkpoint_prefix = "checkpoint-";
+/// Of the folder after so many steps: "checkpoint-000100".
+std::string checkpoint_name(std::uint64_t steps);
 /// Of such a folder.
 std::uint64_t trainer_steps(const std::filesystem::path& checkpoint);
 

@@ -79,7 +79,10 @@ CheckedFit fit(Validation& v, const ValidateOptions& o, const measure::RowFilter
     f.chosen.push_back(takes(v.cases[i], i));
     if (f.chosen[i]) to_fit.push_back(v.cases[i]);
   }
-  if (to_fit.empty()) throw Error("--fit-rows: no row matches this filter");
+  if (to_fit.empty()) {
+    throw Error(o.fit_rows.empty() ? "--fit: there is no row to fit to"
+                                   : "--fit-rows: no row matches this filter");
+  }
   f.rows = fmt::format("{} of {} rows of {}", to_fit.size(), v.cases.size(), file_names(o));
   if (!o.fit_rows.empty()) f.rows += " (" + o.fit_rows + ")";
   f.fit = measure::fit_factors(std::move(to_fit), v.devices, reports::parse_words(o.fit, "--fit"));

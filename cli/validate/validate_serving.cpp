@@ -131,6 +131,9 @@ void ServingFlags::add_to(Command c) {
         "--serving: rates, as shares of the forecast requests a second when all come at once");
   c.add("--num-blocks N", blocks, "--serving: blocks of the cache");
   workload.add_to(c);
+  c.need({"--scheduler", "--load", "--num-blocks", "--requests", "--arrivals", "--prompt-lens",
+          "--output-lens", "--prefixes", "--num-requests", "--seed"},
+         {"--serving"});
 }
 
 void validate_serving(const ValidateOptions& o, const ServingFlags& flags, const Globals& globals) {

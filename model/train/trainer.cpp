@@ -325,10 +325,9 @@ void Trainer::restore(const fs::path& folder) {
 nlohmann::json read_progress(const fs::path& folder) {
   const fs::path path = folder / progress_file;
   nlohmann::json progress = read_json_file(path);
-  if (!progress.is_object() || !progress.contains("steps") ||
-      !progress["steps"].is_number_unsigned()) {
-    throw Error(path.string(), "no \"steps\"", "what kvcast train wrote");
-  }
+  const JsonObject o(progress, path.string());
+  if (o.whole("steps") == 0) o.fail("steps", "a number above 0, as kvcast train wrote it");
+  o.object("settings");
   return progress;
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "model/base/error.h"
+#include "model/base/interrupt.h"
 #include "model/io/files/atomic_file.h"
 #include "reports/plot/trace_writer.h"
 
@@ -38,18 +39,19 @@ Series cumulative(const std::string& label, std::vector<double> values) {
 }  // namespace
 
 RequestRows::RequestRows(const std::filesystem::path& path) : path_(path.string()) {
-  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) throw Error(path_ + ": " + std::strerror(errno), Fault::Run);
+  check_writable(path);
   add("request,arrival_s,prompt_tokens,output_tokens,scheduled_s,first_token_s,finish_s,ttft_s,"
       "tpot_s,e2e_s,hit_tokens,preemptions,rejected");
 }
 
 RequestRows::~RequestRows() {
+  // After an error the file is as it was, unless rows are in it.
+  if (descriptor_ < 0 && !interrupt_wanted) return;
   try {
     flush();
   } catch (const Error&) {  // said by who asked for it
   }
-  ::close(descriptor_);
+  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 void RequestRows::finished(const simulate::Sequence& s) {
@@ -76,6 +78,10 @@ void RequestRows::add(const std::string& row) {
 }
 
 void RequestRows::flush() {
+  if (descriptor_ < 0) {
+    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) throw Error(path_ + ": " + std::strerror(errno), Fault::Run);
+  }
   const std::string text = std::exchange(text_, {});
   if (!write_all(descriptor_, text)) throw Error(path_ + ": " + std::strerror(errno), Fault::Run);
 }

@@ -34,8 +34,10 @@ void StepTimesFile::commit() {
 ReplayedSteps::ReplayedSteps(const std::filesystem::path& path) : name_(path.string()) {
   const CsvTable table = CsvTable::read(path);
   for (const CsvRow& row : table.rows()) {
+    for (const char* const column : {"start_s", "seconds"}) {
+      if (row.number(column) < 0) throw Error(row.place(column), row.text(column), "0 or more");
+    }
     const double seconds = row.number("seconds");
-    if (seconds < 0) throw Error(row.place("seconds"), row.text("seconds"), "0 or more");
     steps_.push_back({seconds, row.text("parts")});
   }
 }

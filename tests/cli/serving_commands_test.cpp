@@ -274,5 +274,20 @@ TEST_CASE("reproduce specprefill-serving: curves, gains and pictures beside the 
   CHECK_FALSE(run_json("reproduce specprefill --json").contains("serving"));
 }
 
+TEST_CASE("simulate serving: a wrong trace leaves the rows of an earlier run") {
+  const TestFolder folder;
+  const std::string trace = folder.file("t.csv");
+  const std::string rows = folder.file("rows.csv");
+  write(trace, "arrival_s,prompt_tokens,output_tokens\n0,100,2\n1,x,2\n");
+  write(rows, "earlier rows\n");
+  const std::string request =
+      "simulate serving --quiet --model gpt2 --hardware l4 --requests " + trace + " --csv " + rows;
+  CHECK(run_program(request).status == 2);
+  CHECK(contents(rows) == "earlier rows\n");
+  write(trace, "arrival_s,prompt_tokens,output_tokens\n0,100,2\n1,50,2\n");
+  run_well(request);
+  CHECK(CsvTable::read(rows).size() == 2);
+}
+
 }  // namespace
 }  // namespace kvcast::cli

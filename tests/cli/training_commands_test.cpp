@@ -184,6 +184,16 @@ TEST_CASE("train: a checkpoint that kvcast runs, and goes on from") {
                              out + "' --resume")
                      .errors,
                  {"was trained with tokens"});
+
+  // A damaged state is told by its file.
+  const auto resumed = [&](const std::string& progress) {
+    write(out + "/checkpoint-000006/training.json", progress);
+    return run_program(base + "--learning-rate 1e-2 --steps 12 --output '" + out + "' --resume")
+        .errors;
+  };
+  check_contains(resumed(R"({"settings": null, "steps": 6})"), {"training.json", "settings"});
+  check_contains(resumed(R"({"settings": {}, "steps": 0})"), {"training.json", "steps"});
+  check_contains(resumed(R"({"settings": {}, "steps": 7})"), {"checkpoint-000006: got 7 steps"});
 }
 
 TEST_CASE("train: KV Prediction from a pruned base, from untrained maps, and goes on") {

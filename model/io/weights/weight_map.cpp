@@ -611,6 +611,9 @@ WeightTypes gguf_weight_types(const GgufFile& file, const Architecture& a) {
     stored.insert(t.name);
     std::string type = lower_case(t.type);
     if (type == "f32" || type == "f16") type.insert(1, "p");
+    if (type.starts_with("ggml type")) {  // nobody says how many bits it has
+      throw Error(t.place(), "element type " + t.type, "a type that kvcast knows");
+    }
     if (std::find(known.begin(), known.end(), type) == known.end()) continue;
     const DType dtype = types.emplace(t.name, parse_dtype(type)).first->second;
     elements[dtype] += t.elements();
