@@ -190,7 +190,9 @@ TEST_CASE(
   const auto waits_s = [](std::uint64_t batch) {
     return at(on_h100("llama-3.1-8b", {.tp = 2, .pp = 4}), {batch, 2048, 16}).communication_s;
   };
-  CHECK(waits_s(4) / waits_s(1) == near(7.0 / 4).epsilon(0.02));
+  const double slots = waits_s(4) / waits_s(1);
+  CHECK(slots < 7.0 / 4);  // the messages to the next stages are there once
+  CHECK(slots > 1.65);
   CHECK(four.ttft_s > 1.74 * piped.ttft_s);
   CHECK(four.ttft_s < 2 * piped.ttft_s);
   CHECK(at(on_h100("llama-3.1-8b", {.tp = 16}), {1, 1, 1}).devices == 16);  // over two nodes
