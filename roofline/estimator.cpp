@@ -335,10 +335,10 @@ void Estimator::pipelined(const Stages& stages, std::span<const DesignPoint> poi
                               of_small[i].ttft_s - host.before_s(tokens_of(small[i]))};
       const ByKind stage_s = in_steps ? all.prompt_step_s : of_parts_s;
       prompts[i].pass(stage_s, hops_s);
-      // Of an engine's steps each waits as long as the others.
-      const double of_step_s = all.communication_s / static_cast<double>(prompts[i].steps());
-      const ByKind waits_s = in_steps ? ByKind{of_step_s, of_step_s}
-                                      : ByKind{part.communication_s, of_small[i].communication_s};
+      ByKind waits_s{part.communication_s, of_small[i].communication_s};
+      for (std::size_t kind = 0; in_steps && kind < 2; ++kind) {  // by the tokens of a step
+        waits_s[kind] = all.communication_s * tokens_of(sizes[kind]) / tokens_of(points[i]);
+      }
       computed_prompts[i].pass({stage_s[0] - waits_s[0], stage_s[1] - waits_s[1]}, {});
       const auto of_all_parts = [&](double large_s, double small_s) {
         return static_cast<double>(parts[i].num_large()) * large_s +

@@ -52,35 +52,16 @@ HardwareLink hardware_link(const roofline::Hardware& hardware, roofline::Mode mo
   return chosen;
 }
 
-HardwareLink platform_link(const roofline::Interconnect& platform, bool crosses_nodes,
-                           const roofline::Hardware& hardware, roofline::Mode mode) {
-  const roofline::InterconnectData& data = platform.data();
-  const std::uint64_t next = crosses_nodes ? data.devices_per_node : 1;
-  const bool payload = mode == roofline::Mode::Calibrated;
-  const double bytes_per_s = crosses_nodes ? data.network_bytes_per_s : data.link_bytes_per_s;
-  const double first_byte_s = platform.point_to_point(0, next, mode).at(1);
-  HardwareLink chosen;
-  chosen.name = crosses_nodes ? "network" : "node";
-  chosen.link.bytes_per_s =
-      crosses_nodes && payload ? data.network_payload_bytes_per_s : bytes_per_s;
-  chosen.link.latency_s = first_byte_s;
-  chosen.link.exchange = exchange_cost(hardware, mode);
-  const std::string from = "the platform " + data.name;
-  chosen.factors = {{chosen.name + " bandwidth", bytes_per_s, chosen.link.bytes_per_s / bytes_per_s,
-                     "platform", from},
-                    {chosen.name + " latency", first_byte_s, 1, "platform", from}};
-  return chosen;
-}
-
 PlatformChain platform_chain(const simulate::Platform& platform, SendOrder order,
-                             const simulate::ExchangeCost& cost) {
+                             const simulate::ExchangeCost& cost, std::uint32_t devices,
+                             std::uint32_t stride) {
   PlatformChain chain;
   chain.link = {std::numeric_limits<double>::max(), 0, order, cost};
   std::set<std::uint32_t> used;
-  for (std::uint32_t device = 0; device + 1 < platform.num_devices(); ++device) {
+  for (std::uint32_t device = 0; device + stride < devices; device += stride) {
     double bytes_per_s = std::numeric_limits<double>::max();
     double latency_s = 0;
-    for (const std::uint32_t l : platform.route(device, platform.routes_to(device + 1))) {
+    for (const std::uint32_t l : platform.route(device, platform.routes_to(device + stride))) {
       bytes_per_s = std::min(bytes_per_s, platform.links()[l].bytes_per_s);
       latency_s += platform.links()[l].latency_s;
       chain.exact &= used.insert(l).second;

@@ -27,18 +27,14 @@ struct HardwareLink {
 HardwareLink hardware_link(const roofline::Hardware& hardware, roofline::Mode mode,
                            const std::string& name = {});
 
-/// The narrowest way from one rank of a chain to the next: between a platform's devices, or
-/// between its nodes where the chain crosses them.
-HardwareLink platform_link(const roofline::Interconnect& platform, bool crosses_nodes,
-                           const roofline::Hardware& hardware, roofline::Mode mode);
-
-/// How a platform's device i reaches device i + 1.
+/// How a platform's device i reaches device i + stride.
 struct PlatformChain {
   ChainLink link;  ///< of the narrowest way and of the longest one
   /// All ways are like that and share no link, so the closed form equals the simulator.
   bool exact = true;
 };
 PlatformChain platform_chain(const simulate::Platform& platform, SendOrder order,
-                             const simulate::ExchangeCost& cost);
+                             const simulate::ExchangeCost& cost, std::uint32_t devices,
+                             std::uint32_t stride = 1);
 
 }  // namespace kvcast::search

@@ -50,21 +50,43 @@ bool crosses_nodes(const Configuration& c) {
   return devices > c.interconnect->data().devices_per_node;
 }
 
-/// The first nodes of the configuration's platform, as many as its devices need.
-simulate::Platform platform_of(const Configuration& c) {
+/// The first nodes of the configuration's platform, at most `most`, as many as its devices need.
+simulate::Platform platform_of(const Configuration& c, std::uint64_t most) {
   roofline::InterconnectData data = c.interconnect->data();
-  data.nodes = (roofline::all_devices(c) + data.devices_per_node - 1) / data.devices_per_node;
+  data.nodes =
+      std::min(most, roofline::divided_up(roofline::all_devices(c), data.devices_per_node));
+  if (c.mode == roofline::Mode::SpeedOfLight) {
+    data.network_payload_bytes_per_s = data.network_bytes_per_s;
+    data.link_latency_s = data.network_latency_s = 0;
+  }
   return simulate::node_platform(data);
 }
 
-/// Programs of ranks of `group` devices each, one behind the other: every device of a rank computes
-/// at the same time, and sends its part to its like in another rank. Devices behind them are idle.
+/// The narrowest and longest way from one rank to the next: of all, or of those in the first node.
+HardwareLink way_between(const Configuration& c, const simulate::Platform& platform, bool in_node) {
+  const roofline::InterconnectData& data = c.interconnect->data();
+  const auto group = static_cast<std::uint32_t>(c.parallelism.devices());
+  std::uint64_t devices = std::min<std::uint64_t>(roofline::all_devices(c), platform.num_devices());
+  if (in_node) devices = std::min(devices, data.devices_per_node);
+  HardwareLink way;
+  way.name = devices > data.devices_per_node ? "network" : "node";
+  way.link = platform_chain(platform, SendOrder::Fifo, exchange_cost(c.hardware, c.mode),
+                            static_cast<std::uint32_t>(devices), group)
+                 .link;
+  const std::string from = "the platform " + data.name;
+  way.factors = {{way.name + " bandwidth", way.link.bytes_per_s, 1, "platform", from},
+                 {way.name + " latency", way.link.latency_s, 1, "platform", from}};
+  return way;
+}
+
+/// Programs of ranks of `group` devices each, one behind the other: the first `played` of a rank
+/// compute at the same time, and send their parts to their like in another rank. All else is idle.
 simulate::Programs on_devices(const simulate::Programs& ranks, std::uint32_t group,
-                              std::uint32_t devices) {
+                              std::uint32_t played, std::uint32_t devices) {
   simulate::Programs all{std::vector<simulate::Program>(devices), ranks.labels,
                          (ranks.ranks.size() - 1) * group};
   for (std::size_t rank = 0; rank < ranks.ranks.size(); ++rank) {
-    for (std::uint32_t member = 0; member < group; ++member) {
+    for (std::uint32_t member = 0; member < played; ++member) {
       simulate::Program& program = all.ranks[rank * group + member];
       program = ranks.ranks[rank];
       for (simulate::Instruction& step : program) {
@@ -124,13 +146,17 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
   if (link || c.interconnect == nullptr) {
     link_ = link ? *link : hardware_link(c.hardware, c.mode);
   } else {
-    const auto link_of = [&](bool crosses) {
-      return platform_link(*c.interconnect, crosses, c.hardware, c.mode);
-    };
+    const roofline::InterconnectData& data = c.interconnect->data();
     const bool crosses = crosses_nodes(c);
-    link_ = link_of(crosses);
-    if (crosses) inner_link_ = link_of(false).link;
-    platform_ = platform_of(c);
+    const std::uint64_t nodes = simulate::max_devices / data.devices_per_node;
+    platform_ = platform_of(c, nodes);
+    link_ = way_between(c, *platform_, false);
+    const bool has_inner = 2 * c.parallelism.devices() <= data.devices_per_node;
+    if (crosses && has_inner) inner_link_ = way_between(c, *platform_, true).link;
+    // Above what the simulator takes the ranks are a ring.
+    if (roofline::all_devices(c) > platform_->num_devices()) platform_.reset();
+    // Below one PCIe switch devices share its link.
+    shares_links_ = data.pcie_group > 0;
   }
   if (schedule_ == simulate::Schedule::Tsp && link_.link.exchange.lockstep < 1 &&
       c.hardware.lockstep) {
@@ -170,8 +196,8 @@ simulate::RunResult PlacedEstimator::run(const simulate::LayerTimes& times,
     return simulate::Simulation(ring, std::move(programs)).run({.send_order = link.order});
   }
   const auto group = static_cast<std::uint32_t>(one_device_.parallelism().devices());
-  const simulate::Simulation simulation(*platform_,
-                                        on_devices(programs, group, platform_->num_devices()));
+  const simulate::Simulation simulation(
+      *platform_, on_devices(programs, group, shares_links_ ? group : 1, platform_->num_devices()));
   simulate::RunResult all = simulation.run({.send_order = link.order});
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     all.finish_s[rank] = all.finish_s[rank * group];
@@ -179,6 +205,8 @@ simulate::RunResult PlacedEstimator::run(const simulate::LayerTimes& times,
   }
   all.finish_s.resize(ranks);
   all.ranks.resize(ranks);
+  all.messages *= group / (shares_links_ ? group : 1);
+  all.message_bytes *= group / (shares_links_ ? group : 1);
   return all;
 }
 
@@ -201,12 +229,13 @@ PlacedPrefill PlacedEstimator::prefill(const DesignPoint& p, const Estimate& one
   if (searches_ && inner_link_) {  // most of the ways are faster
     PartitionFound found = search_partition(Runahead(times, *inner_link_), read,
                                             placed.tokens.size(), PartitionAlgorithm::Balance);
+    found.evaluations += placed.found->evaluations;
     simulate::RunResult other = run(times, found.tokens);
     if (other.ttft_s < placed.run.ttft_s) {
       placed.tokens = found.tokens;
-      placed.found = std::move(found);
       placed.run = std::move(other);
     }
+    placed.found = std::move(found);  // whose bound holds for faster ways too
   }
   placed.without_links_s =
       placed.helpers_s +

@@ -87,7 +87,8 @@ class PlacedEstimator {
   simulate::Schedule schedule_ = simulate::Schedule::Kvr;
   HardwareLink link_;
   std::optional<ChainLink> inner_link_;  ///< inside nodes, where link_ is the one between them
-  std::optional<simulate::Platform> platform_;   ///< none: a ring of link_
+  std::optional<simulate::Platform> platform_;  ///< none: a ring of link_
+  bool shares_links_ = false;  ///< devices of a rank may share a link of the platform
   std::unique_ptr<simulate::LayerTimes> times_;  ///< null: one device
   DevicePass middle_;                            ///< of all devices but the last
   DevicePass last_;

@@ -101,11 +101,11 @@ std::vector<roofline::UsedFactor> used_factors(const PlacedEstimator& estimator,
 }
 
 /// Whether devices are joined as the hardware says, whatever flags say so.
-bool has_own_links(const Configuration& c, const search::ChainLink& link) {
+bool has_own_links(const Configuration& c, const search::HardwareLink& link) {
   if (c.hardware.links.empty()) return false;
   const search::ChainLink own = search::hardware_link(c.hardware, c.mode).link;
-  const bool is_platform = c.interconnect != nullptr;  // whose latencies are measured
-  return link.bytes_per_s == own.bytes_per_s && (is_platform || link.latency_s == own.latency_s);
+  const bool as_fast = link.link.bytes_per_s == own.bytes_per_s;
+  return as_fast && (link.name == "node" || link.link.latency_s == own.latency_s);
 }
 
 /// What stored validations say of an estimate like this one.
@@ -116,7 +116,7 @@ ErrorBars error_bars(const EstimateOptions& o, const Configuration& c, const Des
   }
   measure::ValidationStore store = reports::stored_validations(catalog, {o.request.hardware});
   if (!o.validation.empty()) store.add(o.validation);
-  const bool others = estimator.is_placed() && !has_own_links(c, estimator.link().link);
+  const bool others = estimator.is_placed() && !has_own_links(c, estimator.link());
   return store.bars({.hardware = c.hardware,
                      .engine = c.engine.name,
                      .methods = to_string(c.methods),

@@ -52,8 +52,8 @@ Partition from_table(const PartitionFlags& f, const PartitionTask& task) {
 
 /// Keeps the lower bound only if it holds for the simulator too.
 PartitionFound searched_by_recurrence(const PartitionTask& task) {
-  const search::PlatformChain chain =
-      search::platform_chain(task.platform, task.send_order, task.exchange_cost);
+  const search::PlatformChain chain = search::platform_chain(
+      task.platform, task.send_order, task.exchange_cost, task.platform.num_devices());
   PartitionFound found = search_partition(search::Runahead(task.times, chain.link), task.prompt_len,
                                           task.platform.num_devices(), usual_algorithm);
   if (!chain.exact) found.lower_bound_s.reset();

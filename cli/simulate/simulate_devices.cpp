@@ -26,10 +26,10 @@ void simulate_devices(const RequestOptions& request, const DeviceRunOutput& outp
     throw Error("simulate prefill", "one device",
                 "--tp, --pp, --ep or --dp above 1, --method kvr:p=P, or --schedule");
   }
-  if (c.interconnect == nullptr) {  // a chain without a platform of its own
+  const search::PlacedEstimator estimator(c);  // of the same links as kvcast estimate
+  if (c.interconnect == nullptr) {             // a chain without a platform of its own
     c.interconnect = roofline::find_interconnect(globals.catalog(), {}, c.hardware, devices);
   }
-  const search::PlacedEstimator estimator(c);
   for (const std::string& line : estimator.one_device().warnings(point)) globals.warn(line);
   const search::PlacedEstimate closed_form = estimator.at(point);
   search::Partition partition;

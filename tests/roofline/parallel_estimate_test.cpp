@@ -193,6 +193,14 @@ TEST_CASE(
   const double slots = waits_s(4) / waits_s(1);
   CHECK(slots < 7.0 / 4);  // the messages to the next stages are there once
   CHECK(slots > 1.65);
+  // A token more in a step of an engine adds to its messages.
+  const auto of_steps_s = [](std::uint64_t prompt_len) {
+    Configuration c = on_h100("llama-3.1-8b", {.tp = 2, .pp = 2});
+    c.engine = roofline::load_engine(catalog(), "vllm");
+    roofline::apply(c.engine, true, true, c.lowering);
+    return at(c, {1, prompt_len, 16}).communication_s;
+  };
+  CHECK(of_steps_s(8193) >= of_steps_s(8192));
   CHECK(four.ttft_s > 1.74 * piped.ttft_s);
   CHECK(four.ttft_s < 2 * piped.ttft_s);
   CHECK(at(on_h100("llama-3.1-8b", {.tp = 16}), {1, 1, 1}).devices == 16);  // over two nodes

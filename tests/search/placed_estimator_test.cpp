@@ -307,6 +307,17 @@ TEST_CASE("placement: ranks send over the links of their platform") {
   }
   CHECK(ttft_s("tsp:p=4", "l40s-8") > 1.2 * ttft_s("tsp:p=4", "hgx-h100"));
   CHECK(ttft_s("kvr:p=16", "hgx-h100-2") < ttft_s("kvr:p=8", "hgx-h100-2"));
+  Configuration light = on_platform("kvr:p=16", "hgx-h100-2", {});
+  light.mode = roofline::Mode::SpeedOfLight;
+  CHECK(PlacedEstimator(light).link().link.bytes_per_s ==
+        light.interconnect->data().network_bytes_per_s);
+  CHECK(PlacedEstimator(light).link().link.latency_s == 0);
+  // A searched partition is never below its bound, also where one way alone is slow.
+  const PlacedPrefill found =
+      PlacedEstimator(on_platform("kvr:p=12,partition=search", "hgx-h100-2", {}))
+          .at({1, 512, 1})
+          .prefill.value();
+  CHECK(found.run.ttft_s >= found.found.value().lower_bound_s.value() * (1 - 1e-12));
   // What messages cost is what they add.
   const PlacedEstimate e = PlacedEstimator(on_platform("tsp:p=4", "l40s-8", {})).at(p);
   CHECK(e.communication_s == near(e.ttft_s - e.prefill.value().without_links_s).epsilon(1e-12));
@@ -320,9 +331,8 @@ TEST_CASE("placement: ranks on several nodes send over the network") {
   CHECK(spread.link().name == "network");
   CHECK(spread.link().link.bytes_per_s ==
         two_nodes.interconnect->data().network_payload_bytes_per_s);
-  // As a stage of a pipeline sends to one on the next node.
-  CHECK(spread.link().link.latency_s ==
-        two_nodes.interconnect->point_to_point(0, 8, roofline::Mode::Calibrated).at(1));
+  // Of two links: to the fabric, and from there.
+  CHECK(spread.link().link.latency_s == 2 * two_nodes.interconnect->data().network_latency_s);
   CHECK(spread.link().link.latency_s > PlacedEstimator(one_node).link().link.latency_s);
 }
 
