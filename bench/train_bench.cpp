@@ -66,6 +66,10 @@ void measure(const Checkpoint& checkpoint, const Options& o, Recompute recompute
 }
 
 void run(const Options& o) {
+  if (o.batch % o.micro_batches != 0) {
+    throw Error("--micro-batches", std::to_string(o.micro_batches),
+                "a divisor of the batch, " + std::to_string(o.batch));
+  }
   const int threads = execute::use_threads(o.threads);
   std::printf("%d threads, median of %d steps, random fp32 weights\n", threads, o.repeats);
   const Checkpoint checkpoint(load_model(Catalog(KVCAST_SOURCE_DIR "/data"), o.model), 1);

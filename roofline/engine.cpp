@@ -18,7 +18,7 @@ namespace {
 constexpr Words<Graphs, 3> graph_words = {
     {{Graphs::None, "none"}, {Graphs::Decode, "decode"}, {Graphs::All, "all"}}};
 const std::vector<std::string> sources{"code", "documentation", "measured", "fitted", "assumed"};
-enum class SchedulerValue { Text, Count, Flag, Share, Counts };
+enum class SchedulerValue { Text, ShareOf, Count, Flag, Share, Counts };
 /// Simulations of servers read these; see data/engines/README.md.
 const std::vector<std::pair<std::string, SchedulerValue>> scheduler_keys{
     {"rules", SchedulerValue::Text},
@@ -29,7 +29,7 @@ const std::vector<std::pair<std::string, SchedulerValue>> scheduler_keys{
     {"chunked_prefill", SchedulerValue::Flag},
     {"kv_block_tokens", SchedulerValue::Count},
     {"memory_share", SchedulerValue::Share},
-    {"memory_share_of", SchedulerValue::Text},
+    {"memory_share_of", SchedulerValue::ShareOf},
     {"policy", SchedulerValue::Text},
     {"preemption", SchedulerValue::Text},
     {"prefix_caching", SchedulerValue::Flag},
@@ -42,6 +42,11 @@ const std::vector<std::pair<std::string, SchedulerValue>> scheduler_keys{
 void check_scheduler_value(const JsonObject& entry, SchedulerValue kind) {
   switch (kind) {
     case SchedulerValue::Text: entry.text("value"); return;
+    case SchedulerValue::ShareOf:
+      if (entry.text("value") != "free memory" && entry.text("value") != "device memory") {
+        entry.fail("value", "\"free memory\" or \"device memory\"");
+      }
+      return;
     case SchedulerValue::Count: entry.whole("value"); return;
     case SchedulerValue::Flag: entry.flag_or("value", false); return;
     case SchedulerValue::Share:

@@ -144,7 +144,7 @@ std::optional<Request> parse_request(const SweepCommand& o, const Globals& globa
   return std::nullopt;
 }
 
-/// Of `all` points.
+/// `all`: points of the whole sweep.
 void print_dry_run(const SweepCommand& o, const Request& request, std::uint64_t all) {
   const SweepGrid& grid = request.grid;
   const reports::PointRange range = request.shard.of(all);
@@ -158,7 +158,10 @@ void print_dry_run(const SweepCommand& o, const Request& request, std::uint64_t 
   if (request.shard.count > 1) line += fmt::format(" of {} in shard {}", all, o.shard);
   line +=
       fmt::format(" ({} configurations x {} sizes", grid.num_configurations(), grid.num_sizes());
-  if (all != grid.num_points()) line += fmt::format(" x {} of its own", all / grid.num_points());
+  if (all != grid.num_points()) {
+    line += fmt::format(" x {} {}", all / grid.num_points(),
+                        o.serving.serving ? "schedulers and rates" : "ways to train");
+  }
   print_text(line + ")\n");
 }
 

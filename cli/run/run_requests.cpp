@@ -37,14 +37,20 @@ simulate::SchedulerSettings settings_for(const RunRequestsFlags& flags, const Re
   if (recording.selection) {
     simulate::keep_prompts_whole(options.methods, flags.scheduler, "--scheduler", s);
   }
+  const double of_block = static_cast<double>(recording.kv_cache_bytes_per_token.at({})) *
+                          bits_per_element(options.dtype) / bits_per_element(DType::FP32) *
+                          static_cast<double>(s.block_size);
   if (s.num_blocks == 0) {
-    const double of_token = static_cast<double>(recording.kv_cache_bytes_per_token.at({})) *
-                            bits_per_element(options.dtype) / bits_per_element(DType::FP32);
     s.num_blocks =
-        std::max<std::uint64_t>(1, static_cast<std::uint64_t>(default_cache_bytes / of_token /
-                                                              static_cast<double>(s.block_size)));
+        std::max<std::uint64_t>(1, static_cast<std::uint64_t>(default_cache_bytes / of_block));
   }
   s.check();
+  const double cache = of_block * static_cast<double>(s.num_blocks);
+  if (const double memory = execute::machine_memory_bytes(); memory > 0 && cache > memory) {
+    const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
+    throw Error("--scheduler", fmt::format("{} blocks, {}", s.num_blocks, bytes(cache)),
+                "at most this machine's memory of " + bytes(memory));
+  }
   return s;
 }
 

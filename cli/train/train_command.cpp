@@ -18,6 +18,7 @@
 #include "model/base/order_statistics.h"
 #include "model/base/quantity.h"
 #include "model/base/stopwatch.h"
+#include "model/execute/machine_probe.h"
 
 namespace kvcast::cli {
 namespace {
@@ -66,6 +67,23 @@ void print_training(const TrainOptions& o, const TrainingJob& job, const StepRep
   print_result(o.json, j, text);
 }
 
+/// Throws Error when a pass needs more than the machine has.
+void check_memory(const TrainingJob& job) {
+  const TrainingRecording& r = job.trainer->recording();
+  const std::uint64_t together = job.settings.batch / job.settings.micro_batches;
+  const ActivationBytes activations =
+      activation_bytes(r.first, r.symbols.resolve({together, job.seq_len, 0}));
+  const double needed =
+      static_cast<double>(job.trainer->store_bytes()) + static_cast<double>(activations.peak);
+  const double memory = execute::machine_memory_bytes();
+  if (memory <= 0 || needed <= memory) return;
+  const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
+  throw Error(
+      "--batch",
+      fmt::format("{} sequences of {} tokens in a pass, {}", together, job.seq_len, bytes(needed)),
+      "at most this machine's memory of " + bytes(memory) + ", or more --micro-batches");
+}
+
 /// Trains until all steps are done, or until the user stops it.
 void run_steps(const TrainOptions& o, const Globals& globals, TrainingJob& job, RunRanks* ranks) {
   train::Trainer& trainer = *job.trainer;
@@ -74,6 +92,7 @@ void run_steps(const TrainOptions& o, const Globals& globals, TrainingJob& job, 
   const bool speaks = ranks == nullptr || ranks->speaks();
   // What fails on one rank ends all.
   const auto guarded = [&](const auto& work) { ranks != nullptr ? ranks->work(work) : work(); };
+  if (ranks == nullptr) check_memory(job);
   TrainingLog log(o.output, first, trainer.loss_parts());
   globals.say(
       fmt::format("{} tokens, {} windows of {}; {} parameters, {} in memory", job.windows->tokens(),

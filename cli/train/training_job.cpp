@@ -120,8 +120,9 @@ std::optional<fs::path> last_checkpoint(const fs::path& output) {
   std::error_code ec;
   for (const fs::directory_entry& entry : fs::directory_iterator(output, ec)) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with(checkpoint_prefix) || !fs::exists(entry.path() / "training.json"))
-      continue;
+    const bool is_one = name.starts_with(checkpoint_prefix) &&
+                        name.find_first_not_of("0123456789", checkpoint_prefix.size()) == name.npos;
+    if (!is_one || !fs::exists(entry.path() / "training.json")) continue;
     const std::uint64_t steps = train::read_progress(entry.path()).at("steps").get<std::uint64_t>();
     if (name != checkpoint_name(steps)) {
       throw Error(entry.path().string(), fmt::format("{} steps in its training.json", steps),
@@ -135,7 +136,9 @@ std::optional<fs::path> last_checkpoint(const fs::path& output) {
 }
 
 void check_same_settings(const fs::path& folder, const ordered_json& own) {
-  const nlohmann::json before = train::read_progress(folder).at("settings");
+  const nlohmann::json progress = train::read_progress(folder);
+  JsonObject(progress, (folder / "training.json").string()).object("settings");
+  const nlohmann::json& before = progress["settings"];
   for (const auto& [key, value] : own.items()) {
     if (before.contains(key) && before[key] == value) continue;
     throw Error("--resume: " + folder.string() + " was trained with " + key + " " +

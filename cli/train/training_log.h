@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/train/trainer.h"
@@ -12,7 +13,7 @@
 namespace kvcast::cli {
 
 /// Checkpoints are folders checkpoint-000100 in a training's output folder.
-inline constexpr const char* checkpoint_prefix = "checkpoint-";
+inline constexpr std::string_view checkpoint_prefix = "checkpoint-";
 /// Of the folder after so many steps: "checkpoint-000100".
 std::string checkpoint_name(std::uint64_t steps);
 /// Of such a folder.

@@ -327,7 +327,6 @@ nlohmann::json read_progress(const fs::path& folder) {
   nlohmann::json progress = read_json_file(path);
   const JsonObject o(progress, path.string());
   if (o.whole("steps") == 0) o.fail("steps", "a number above 0, as kvcast train wrote it");
-  o.object("settings");
   return progress;
 }
 

@@ -12,8 +12,8 @@
 
 namespace kvcast::reports {
 
-/// CSV rows, each written whole as soon as its request has ended, so that an interrupted run keeps
-/// what it has.
+/// CSV rows, written whole and in blocks, so that an interrupted run keeps what it has. The first
+/// block, or flush(), makes the file: until then a wrong request leaves an earlier one as it was.
 class RequestRows {
  public:
   /// Throws Error when the file cannot be written.

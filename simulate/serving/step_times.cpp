@@ -35,6 +35,7 @@ ReplayedSteps::ReplayedSteps(const std::filesystem::path& path) : name_(path.str
   const CsvTable table = CsvTable::read(path);
   for (const CsvRow& row : table.rows()) {
     for (const char* const column : {"start_s", "seconds"}) {
+      if (!table.has_column(column)) continue;
       if (row.number(column) < 0) throw Error(row.place(column), row.text(column), "0 or more");
     }
     const double seconds = row.number("seconds");
