@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -243,6 +244,12 @@ Programs device_programs(const Configuration& c, const DesignPoint& point,
   KVCAST_ASSERT(c.interconnect != nullptr);
   if (p.pp == 1 && c.micro_batches > 1) {
     throw Error("simulate prefill", "micro-batches that overlap on one stage", "--pp above 1");
+  }
+  if (const std::uint64_t devices = roofline::all_devices(c); devices > c.interconnect->devices()) {
+    const std::optional<Placement> placement = find_placement(c.methods);
+    throw Error(placement ? "method " + placement->method : to_string(p),
+                fmt::format("{} of {} devices", c.interconnect->name(), c.interconnect->devices()),
+                fmt::format("a platform of at least {}", devices));
   }
   Programs programs;
   programs.ranks.resize(c.interconnect->devices());
