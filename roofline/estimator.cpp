@@ -45,7 +45,6 @@ class PromptFlow {
       busy_s_ += stage_s[kinds_[i]];
     }
   }
-  std::size_t steps() const { return kinds_.size(); }
   double seconds() const { return arrived_s_.back(); }
   double busy_s() const { return busy_s_; }
 
