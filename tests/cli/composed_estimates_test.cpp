@@ -336,5 +336,20 @@ TEST_CASE("composed: a row of sweep is the estimate of the same methods") {
   }
 }
 
+TEST_CASE("composed: projections of latents are the products that an engine runs") {
+  const json e = run_json(
+      "estimate --quiet --json --breakdown --model deepseek-v3 --hardware h200 --tp 8 --engine "
+      "sglang --prompt-len 100 --output-len 5");
+  std::map<std::string, std::string> operators;  // of a step's layers, by label
+  for (const json& row : e.at("breakdown")) {
+    if (row.at("pass") == "decode") operators[row.at("label")] = row.at("operator");
+  }
+  // q_a_proj beside kv_a_proj_with_mqa, q_b_proj, and a rotation of both in one kernel.
+  CHECK(operators.at("query_latent+kv_latent+key_rotary") == "linear");
+  CHECK(operators.at("query_nope+query_rotary") == "linear");
+  CHECK(operators.at("query_rope+key_rope") == "rope");
+  CHECK_FALSE(operators.contains("kv_latent"));
+}
+
 }  // namespace
 }  // namespace kvcast::cli
