@@ -33,23 +33,30 @@ using ByKind = std::array<double, 2>;
 /// The steps of a prompt on their way through a pipeline's stages, one behind the other.
 class PromptFlow {
  public:
-  explicit PromptFlow(std::vector<std::size_t> kinds)
-      : kinds_(std::move(kinds)), arrived_s_(kinds_.size()) {}
+  struct Step {
+    std::size_t kind;
+    double from_mean = 0;  ///< Forecaster::PromptStep::from_mean
+  };
+  explicit PromptFlow(std::vector<Step> steps)
+      : steps_(std::move(steps)), arrived_s_(steps_.size()) {}
 
-  /// Through a stage and on to the next.
-  void pass(const ByKind& stage_s, const ByKind& hop_s) {
+  /// Through a stage, each full step of a prompt longer than the last by `growth_s`, and on to the
+  /// next.
+  void pass(const ByKind& stage_s, double growth_s, const ByKind& hop_s) {
     double free_s = 0;
-    for (std::size_t i = 0; i < kinds_.size(); ++i) {
-      free_s = std::max(free_s, arrived_s_[i]) + stage_s[kinds_[i]];
-      arrived_s_[i] = free_s + hop_s[kinds_[i]];
-      busy_s_ += stage_s[kinds_[i]];
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      const Step& step = steps_[i];
+      const double step_s = stage_s[step.kind] + step.from_mean * growth_s;
+      free_s = std::max(free_s, arrived_s_[i]) + step_s;
+      arrived_s_[i] = free_s + hop_s[step.kind];
+      busy_s_ += step_s;
     }
   }
   double seconds() const { return arrived_s_.back(); }
   double busy_s() const { return busy_s_; }
 
  private:
-  std::vector<std::size_t> kinds_;
+  std::vector<Step> steps_;
   std::vector<double> arrived_s_;
   double busy_s_ = 0;
 };
@@ -301,17 +308,17 @@ void Estimator::pipelined(const Stages& stages, std::span<const DesignPoint> poi
     small[i].batch = m.small();
     cuts = cuts || m.large != points[i].batch;
     even = even && m.num_small == 0;
-    std::vector<std::size_t> kinds(m.number, 1);
-    std::fill_n(kinds.begin(), m.num_large(), 0);
+    std::vector<PromptFlow::Step> flow(m.number, {1});
+    std::fill_n(flow.begin(), m.num_large(), PromptFlow::Step{0});
     handed_on[i] = {large[i], small[i]};
     if (in_steps) {
-      kinds.clear();
+      flow.clear();
       for (const Forecaster::PromptStep& s : stages[0].forecaster.prompt_steps(points[i])) {
-        kinds.push_back(s.kind);
+        flow.push_back({s.kind, s.from_mean});
         handed_on[i][s.kind] = {s.batch, s.tokens, 1};
       }
     }
-    prompts.emplace_back(std::move(kinds));
+    prompts.emplace_back(std::move(flow));
     computed_prompts.push_back(prompts.back());
   }
   std::fill(rows.begin(), rows.end(), Estimate{});
@@ -333,12 +340,13 @@ void Estimator::pipelined(const Stages& stages, std::span<const DesignPoint> poi
       const ByKind of_parts_s{part.ttft_s - host.before_s(tokens_of(large[i])),
                               of_small[i].ttft_s - host.before_s(tokens_of(small[i]))};
       const ByKind stage_s = in_steps ? all.prompt_step_s : of_parts_s;
-      prompts[i].pass(stage_s, hops_s);
+      prompts[i].pass(stage_s, all.prompt_growth_s, hops_s);
       ByKind waits_s{part.communication_s, of_small[i].communication_s};
       for (std::size_t kind = 0; in_steps && kind < 2; ++kind) {  // by the tokens of a step
         waits_s[kind] = all.communication_s * tokens_of(sizes[kind]) / tokens_of(points[i]);
       }
-      computed_prompts[i].pass({stage_s[0] - waits_s[0], stage_s[1] - waits_s[1]}, {});
+      computed_prompts[i].pass({stage_s[0] - waits_s[0], stage_s[1] - waits_s[1]},
+                               all.prompt_growth_s, {});
       const auto of_all_parts = [&](double large_s, double small_s) {
         return static_cast<double>(parts[i].num_large()) * large_s +
                static_cast<double>(parts[i].num_small) * small_s;

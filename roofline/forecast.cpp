@@ -139,6 +139,7 @@ struct Forecaster::Scratch {
   StepTotals prompt;  ///< sums over the passes up to the first token
   std::array<Lanes, num_ttft_parts> parts;
   std::array<Lanes, 2> prompt_steps;  ///< Forecast::prompt_step_s
+  Lanes prompt_growth;                ///< Forecast::prompt_growth_s
   Lanes helper_caches;
   Lanes activations;
 };
@@ -195,6 +196,7 @@ void Forecaster::add_prompt(std::span<const DesignPoint> points, Scratch& s,
   s.prompt = {};
   s.parts = {};
   s.prompt_steps = {};
+  s.prompt_growth = {};
   s.helper_caches = s.activations = {};
   Lanes request;
   for (std::size_t i = 0; i < points.size(); ++i) {
@@ -274,8 +276,8 @@ std::vector<Forecaster::PromptStep> Forecaster::prompt_steps(const DesignPoint& 
   const auto add = [&](std::size_t kind) {
     const PrefillSteps& p = parts[kind];
     for (std::uint64_t chunk = 0; chunk < p.chunks; ++chunk) {
-      steps.push_back(
-          {p.size.batch, p.size.prompt_len, p.first_kv_len + chunk * p.size.prompt_len, kind});
+      steps.push_back({p.size.batch, p.size.prompt_len, p.first_kv_len + chunk * p.size.prompt_len,
+                       kind, static_cast<double>(chunk) - static_cast<double>(p.chunks - 1) / 2});
     }
   };
   const bool after_each = parts[1].times == parts[0].times;
@@ -309,9 +311,21 @@ void Forecaster::add_chunks(std::span<const DesignPoint> points, Scratch& s, Scr
     s.set(s.first, of_step, first);
     s.set(s.last, of_step, last);
     add_memory(chunk_->memory, of_step, last, steps, s);
-    StepTotals step = chunk_->step.mean(s.first, s.last, chunks);
-    step.pace(chunk_->step.host_seconds());
-    step.wait(host_step(of_step));
+    const auto mean_from = [&](StepPoint& first_step) {
+      StepTotals mean = chunk_->step.mean(first_step, s.last, chunks);
+      mean.pace(chunk_->step.host_seconds());
+      mean.wait(host_step(of_step));
+      return mean;
+    };
+    const StepTotals step = mean_from(s.first);
+    if (std::any_of(chunks.v.begin(), chunks.v.end(), [](double number) { return number > 1; })) {
+      const StepTotals longest = mean_from(s.last);
+      for (std::size_t i = 0; i < points.size(); ++i) {
+        const double after_middle = (chunks.v[i] - 1) / 2;
+        if (after_middle == 0) continue;
+        sums.prompt_growth.v[i] = (longest.seconds.v[i] - step.seconds.v[i]) / after_middle;
+      }
+    }
     sums.prompt.add(step, steps);
     for (std::size_t i = 0; i < points.size(); ++i) {
       sums.parts[index(TtftPart::Base)].v[i] += steps.v[i] * step.seconds.v[i];
@@ -370,6 +384,7 @@ void Forecaster::evaluate_block(std::span<const DesignPoint> points,
     for (std::size_t kind = 0; kind < f.prompt_step_s.size(); ++kind) {
       f.prompt_step_s[kind] = s.prompt_steps[kind].v[prompt];
     }
+    f.prompt_growth_s = s.prompt_growth.v[prompt];
     f.tpot_s = decode.seconds.v[i];
     f.communication_s = s.prompt.collectives.v[prompt];
     f.tpot_communication_s = decode.collectives.v[i];

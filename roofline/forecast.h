@@ -41,6 +41,8 @@ struct Forecast {
   /// Of an engine with a limit of tokens: a full step of a prompt (their mean), and one of what is
   /// left over.
   std::array<double, 2> prompt_step_s{};
+  /// What a full step takes more than the one before it, whose prompt was shorter.
+  double prompt_growth_s = 0;
   Bound ttft_bound = Bound::Compute;
   Bound tpot_bound = Bound::Memory;
   Bound bound = Bound::Compute;            ///< of the whole request
@@ -78,6 +80,7 @@ class Forecaster {
     std::uint64_t tokens;  ///< of each
     std::uint64_t kv_len;  ///< of their caches after it
     std::size_t kind;      ///< in Forecast::prompt_step_s
+    double from_mean = 0;  ///< full steps of its prompt after the middle one
   };
   /// The steps in which an engine with a limit of tokens reads the prompts, in their order; other
   /// engines have none.

@@ -155,9 +155,11 @@ TEST_CASE("device programs: an engine's own steps, its host, and the passes of h
   roofline::Configuration c = on_h100("llama-3.1-8b", {.tp = 2});
   c.engine = roofline::load_engine(catalog(), "vllm");
   roofline::apply(c.engine, true, true, c.lowering);
-  // One step, several steps of a prompt with a rest, prompts that share a step, one step more.
+  // One step, several steps of a prompt with a rest, many of them, prompts that share a step, one
+  // step more. Each step of a prompt takes longer than the one before, so the last one's way
+  // through the stages is the longest.
   for (const auto& [batch, prompt_len] :
-       {std::pair{1, 512}, {2, 20000}, {40, 1000}, {3, 9216}, {1, 9216}}) {
+       {std::pair{1, 512}, {2, 20000}, {1, 60000}, {40, 1000}, {3, 9216}, {1, 9216}}) {
     for (const std::uint64_t stages : {1u, 2u, 4u}) {
       CAPTURE(batch);
       CAPTURE(prompt_len);
@@ -167,7 +169,7 @@ TEST_CASE("device programs: an engine's own steps, its host, and the passes of h
           play(c, {static_cast<std::uint64_t>(batch), static_cast<std::uint64_t>(prompt_len), 1});
       CAPTURE(p.simulated_s);
       CAPTURE(p.closed_form_s);
-      CHECK(off(p.closed_form_s, p.simulated_s) < 0.05);
+      CHECK(off(p.closed_form_s, p.simulated_s) < 0.01);
     }
   }
   // A host that issues operators one by one, in each stage for itself.
