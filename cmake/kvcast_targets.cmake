@@ -56,8 +56,8 @@ function(kvcast_test name)
       set(label slow)
     endif()
     # A file whose cases are not found must not pass quietly.
-    set_tests_properties(${name}.${stem} PROPERTIES LABELS ${label} TIMEOUT 600
-                                                    FAIL_REGULAR_EXPRESSION "test cases: +0 ")
+    set_tests_properties(${name}.${stem} PROPERTIES LABELS ${label}
+                                                              FAIL_REGULAR_EXPRESSION "test cases: +0 ")
   endforeach()
 endfunction()
 

@@ -11,7 +11,7 @@ from configurations import Comparison, random_configurations, words_of
 
 def main() -> int:
     program, module, data = sys.argv[1:4]
-    count, seed = (int(a) for a in (sys.argv[4:] + ["200", "1"][len(sys.argv[4:]):])[:2])
+    count, seed = (int(a) for a in (sys.argv[4:] + ["60", "1"][len(sys.argv[4:]):])[:2])
     requests = [words_of(f) + ["--breakdown", "--json"]
                 for f in random_configurations(count * 3 // 2, seed, pathlib.Path(data))]
     # Other sizes of what the module has kept.
