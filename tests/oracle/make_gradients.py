@@ -27,12 +27,12 @@ from safetensors.torch import load_file, save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
 CASES = """afmoe apertus arcee cohere2 cohere_qk_norm deepseek_v2 deepseek_v3 deepseek_v32 dots1
-ernie4_5 ernie4_5_moe exaone4 falcon_7b falcon_h1 gemma gemma2 gemma3_text gemma3n_text_full glm
+ernie4_5 ernie4_5_moe exaone4 falcon_7b falcon_h1 gemma gemma2 gemma3_text gemma3_wrapped gemma3n_text_full glm
 glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt2 gpt_neox gpt_oss granite granite_swa granitemoe
 granitemoehybrid hunyuan_v1_dense hunyuan_v1_moe jamba lfm2 lfm2_moe llama4_text llama_biases
-llama_gqa_llama3_rope minicpm3 minimax_m2 ministral3 ministral_layer_types mistral mistral4
+llama_gqa_llama3_rope llava_wrapped minicpm3 minimax_m2 ministral3 ministral_layer_types mistral mistral3_wrapped mistral4
 mixtral nemotron nemotron_h olmo olmo2 olmo3 olmoe openelm opt phi phi3_longrope phimoe qwen2
-qwen2_moe qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next seed_oss smollm3 stablelm
+qwen2_moe qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_wrapped qwen3_vl_wrapped seed_oss smollm3 stablelm
 starcoder2""".split()
 KNOWN = {**cases.all_cases(), **cases_today.all_cases(), **cases_states.all_cases()}
 STEPPED = ["gpt2", "llama_gqa_llama3_rope"]
@@ -74,6 +74,13 @@ def loss_of(model, prompts):
     return cross_entropy(model(prompts[:, :-1], use_cache=False).logits, prompts[:, 1:])
 
 
+def name_of_text(name, prefix="model."):
+    """Of a tensor of the text model within one that sees images, as the text model alone has it."""
+    for wrapped in ("model.language_model.", "language_model.model."):
+        name = name.replace(wrapped, prefix)
+    return name.replace("language_model.lm_head", "lm_head")
+
+
 def stored_gradients(folder, model):
     """By the names of the file, which holds some tensors twice or only for show."""
     stored = load_file(folder / "model.safetensors")
@@ -86,12 +93,14 @@ def stored_gradients(folder, model):
             saved = load_file(pathlib.Path(scratch) / "model.safetensors")
         # A router's correction is moved by other rules than gradients.
         corrections = ("correction", "expert_bias")
-        return {n: saved[n] for n in stored if n in saved and not any(c in n for c in corrections)}
+        kept = [n for n in stored if n in saved and not any(c in n for c in corrections)]
+        # Qwen3-VL's published experts have columns where transformers has rows.
+        return {n: saved[n] if saved[n].shape == stored[n].shape else saved[n].mT.contiguous() for n in kept}
     by_name = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     found = {}
     for name in stored:
         name = name.replace("backbone.", "model.")  # of Nemotron-H
-        for candidate in (name, "transformer." + name, "model." + name):
+        for candidate in (name, "transformer." + name, "model." + name, name_of_text(name, "model.language_model.")):
             if candidate in by_name:
                 found[name] = by_name[candidate].to(torch.float32).contiguous().clone()
     return found
@@ -119,7 +128,7 @@ def write(name):
     with float64_throughout():
         loss = loss_of(model, prompts)
         loss.backward()
-    tensors = stored_gradients(folder, model)
+    tensors = {name_of_text(n): t for n, t in stored_gradients(folder, model).items()}
     tensors["loss"] = torch.tensor([loss.item()], dtype=torch.float64)
     if name in STEPPED:
         model = load()
