@@ -1,10 +1,11 @@
 #include "model/io/weights/packed_checkpoint.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -209,7 +210,7 @@ class Uniter {
   static std::vector<std::uint32_t> words_of(const StoredTensor& t) {
     if (t.type != "I32") throw Error(t.place(), "element type " + t.type, "I32");
     std::vector<std::uint32_t> words(t.bytes.size() / sizeof(std::uint32_t));
-    std::memcpy(words.data(), t.bytes.data(), t.bytes.size());
+    std::ranges::copy(t.bytes, std::as_writable_bytes(std::span(words)).begin());
     return words;
   }
 
