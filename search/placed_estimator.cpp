@@ -19,9 +19,6 @@ using roofline::Configuration;
 using roofline::DesignPoint;
 using roofline::Estimate;
 
-/// Where the search takes fractions of a second; for 24 devices it took more than 8.
-constexpr std::uint64_t most_searched = 16;
-
 bool is_placement(const MethodSpec& spec) {
   return find_method(spec.name).kind == MethodKind::Placement;
 }
@@ -137,10 +134,11 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
   if (placement_->ranks == 1) return;
 
   searches_ = searches_partition(c.methods);
-  if (searches_ && placement_->ranks > most_searched) {
-    throw Error("method " + placement_->method,
-                std::to_string(placement_->ranks) + " devices to search a partition for",
-                "at most " + std::to_string(most_searched) + ", or partition=even or A/B/...");
+  if (searches_ && placement_->ranks > most_searched_ranks) {
+    throw Error(
+        "method " + placement_->method,
+        std::to_string(placement_->ranks) + " devices to search a partition for",
+        "at most " + std::to_string(most_searched_ranks) + ", or partition=even or A/B/...");
   }
   if (spec.name == "tsp") schedule_ = simulate::Schedule::Tsp;
   if (link || c.interconnect == nullptr) {

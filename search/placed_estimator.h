@@ -1,12 +1,14 @@
 /// Estimates of every configuration, those with a placement (kvr, tsp) through the simulator.
 ///
-/// Devices stand in a ring, each with a link of its own to the next, and send their messages one at
-/// a time (fifo). The last of them makes the first token and goes on decoding alone, with the whole
-/// cache, so that a decode step and the cache are those of one device. FLOPs and bytes of the
-/// prefill are summed over the devices; messages are not among these bytes. Where a method chooses
-/// the prompt's tokens, every device runs its helper passes, and they share the kept tokens.
+/// Devices stand in a ring, each with a link of its own to the next, or on the configuration's
+/// platform, and send their messages one at a time (fifo). The last of them makes the first token
+/// and goes on decoding alone, with the whole cache, so that a decode step and the cache are those
+/// of one device. FLOPs and bytes of the prefill are summed over the devices; messages are not
+/// among these bytes. Where a method chooses the prompt's tokens, every device runs its helper
+/// passes, and they share the kept tokens.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,6 +20,9 @@
 #include "simulate/simulation.h"
 
 namespace kvcast::search {
+
+/// Ranks for which a partition is searched: that takes fractions of a second; 24 took more than 8.
+inline constexpr std::uint64_t most_searched_ranks = 16;
 
 /// How several devices read one prompt.
 struct PlacedPrefill {

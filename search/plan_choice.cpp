@@ -49,7 +49,7 @@ void estimate(const PlanRequest& request, Plan& plan) {
                                        takes_sequence_parallel(c.architecture);
   c.parallelism = plan.parallelism;
   if (c.parallelism.is_one() || plan.runahead > 1) c.micro_batches = 0;
-  if (plan.runahead > 1) c.methods.push_back({"kvr", {{"p", std::to_string(plan.runahead)}}});
+  c.methods = methods_of(plan, std::move(c.methods));
   try {
     if (plan.parallelism.dp > request.point.batch) {
       throw Error(
@@ -119,6 +119,14 @@ std::string to_string(const Plan& plan) {
     text += fmt::format("{}kvr {}", text.empty() ? "" : ", ", plan.runahead);
   }
   return text.empty() ? "one device" : text;
+}
+
+std::vector<MethodSpec> methods_of(const Plan& plan, std::vector<MethodSpec> methods) {
+  std::erase(methods, MethodSpec{});  // plain
+  if (plan.runahead == 1) return methods;
+  MethodSpec& kvr = methods.emplace_back(MethodSpec{"kvr", {{"p", std::to_string(plan.runahead)}}});
+  if (plan.runahead <= most_searched_ranks) kvr.options.emplace_back("partition", "search");
+  return methods;
 }
 
 double tokens_per_s(const roofline::DesignPoint& point, double ttft_s, double tpot_s) {

@@ -17,7 +17,23 @@ std::optional<double> limit(const std::string& text, const char* flag) {
   return parse_quantity(text, Dimension::Seconds, flag);
 }
 
-ordered_json plan_json(const search::Plan& p) {
+/// What `kvcast estimate`, with the request's other flags, forecasts a plan with.
+std::string flags_of(const search::Plan& p, const std::vector<MethodSpec>& methods) {
+  std::string flags;
+  const auto add = [&](std::string_view flag, std::uint64_t devices) {
+    if (devices > 1) flags += fmt::format(" --{} {}", flag, devices);
+  };
+  add("tp", p.parallelism.tp);
+  add("pp", p.parallelism.pp);
+  add("ep", p.parallelism.ep);
+  add("dp", p.parallelism.dp);
+  if (p.parallelism.sequence_parallel) flags += " --sequence-parallel";
+  const std::vector<MethodSpec> all = search::methods_of(p, methods);
+  if (!all.empty()) flags += " --method " + to_string(all);
+  return flags.empty() ? flags : flags.substr(1);
+}
+
+ordered_json plan_json(const search::Plan& p, const std::vector<MethodSpec>& methods) {
   ordered_json j{{"plan", search::to_string(p)},
                  {"devices", p.devices()},
                  {"tp", p.parallelism.tp},
@@ -36,6 +52,7 @@ ordered_json plan_json(const search::Plan& p) {
     j["peak_memory_bytes"] = e.peak_memory_bytes;
   }
   j["on_front"] = p.on_front;
+  j["flags"] = flags_of(p, methods);
   j["note"] = p.reason;
   return j;
 }
@@ -95,9 +112,10 @@ void choose_plan(const PlanFlags& flags, const ParallelOptions& parallel,
                   {"max_devices", most_devices},
                   {"sequence_parallel", c.parallelism.sequence_parallel},
                   {"micro_batches", c.micro_batches}};
-  ranking.rows = rows_of(plans.fit, plan_json);
+  const auto row_of = [&](const search::Plan& p) { return plan_json(p, c.methods); };
+  ranking.rows = rows_of(plans.fit, row_of);
   for (const search::Plan& p : plans.rejected) {
-    ordered_json row = plan_json(p);
+    ordered_json row = row_of(p);
     row.erase("on_front");
     row["reason"] = p.reason;
     ranking.rows.push_back(row);
@@ -112,8 +130,12 @@ void choose_plan(const PlanFlags& flags, const ParallelOptions& parallel,
                    {"", "note"}};
   ranking.csv = columns_of({"plan", "devices", "tp", "pp", "ep", "dp", "kvr", "ttft_s", "tpot_s",
                             "tokens_per_s_per_device", "communication_s", "weight_bytes_per_device",
-                            "peak_memory_bytes", "on_front", "note"});
+                            "peak_memory_bytes", "on_front", "note", "flags"});
   ranking.rejected = [](const ordered_json& row) { return row["plan"].get<std::string>(); };
+  if (!plans.fit.empty()) {
+    const std::string best = flags_of(plans.fit.front(), c.methods);
+    if (!best.empty()) ranking.note = "rank 1 is kvcast estimate with " + best + "\n";
+  }
   if (!flags.plot.empty()) {
     reports::write_plot(
         front_plot(ranking.rows,

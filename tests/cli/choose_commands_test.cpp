@@ -99,5 +99,27 @@ TEST_CASE("choose frontier: requests of other lengths are not compared") {
   CHECK(j["rows"][1]["prompt_len"] == 512);
 }
 
+TEST_CASE("choose devices: the flags of a plan forecast it, kvr with its best partition") {
+  const std::string request =
+      "--model llama-3.1-8b --hardware h100-sxm --platform hgx-h100 --prompt-len 4k ";
+  const json rows =
+      run_json("choose devices --json " + request + "--max-devices 4 --objective ttft")["rows"];
+  std::size_t forecast = 0;
+  for (const json& row : rows) {
+    const std::string flags = row["flags"];
+    CAPTURE(flags);
+    if (row["devices"] == 1) {
+      CHECK(flags.empty());
+      continue;
+    }
+    CHECK(run_json("estimate --json " + request + flags)["ttft_s"] == row["ttft_s"]);
+    ++forecast;
+  }
+  CHECK(forecast > 5);
+  CHECK(rows[0]["flags"] == "--method kvr:p=4,partition=search");
+  const json even = run_json("estimate --json " + request + "--method kvr:p=4");
+  CHECK(rows[0]["ttft_s"].get<double>() < 0.97 * even["ttft_s"].get<double>());
+}
+
 }  // namespace
 }  // namespace kvcast::cli
