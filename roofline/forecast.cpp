@@ -311,15 +311,14 @@ void Forecaster::add_chunks(std::span<const DesignPoint> points, Scratch& s, Scr
     s.set(s.first, of_step, first);
     s.set(s.last, of_step, last);
     add_memory(chunk_->memory, of_step, last, steps, s);
-    const auto mean_from = [&](StepPoint& first_step) {
-      StepTotals mean = chunk_->step.mean(first_step, s.last, chunks);
-      mean.pace(chunk_->step.host_seconds());
-      mean.wait(host_step(of_step));
-      return mean;
+    const auto in_time = [&](StepTotals totals) {
+      totals.pace(chunk_->step.host_seconds());
+      totals.wait(host_step(of_step));
+      return totals;
     };
-    const StepTotals step = mean_from(s.first);
+    const StepTotals step = in_time(chunk_->step.mean(s.first, s.last, chunks));
     if (std::any_of(chunks.v.begin(), chunks.v.end(), [](double number) { return number > 1; })) {
-      const StepTotals longest = mean_from(s.last);
+      const StepTotals longest = in_time(chunk_->step.at(s.last));
       for (std::size_t i = 0; i < points.size(); ++i) {
         const double after_middle = (chunks.v[i] - 1) / 2;
         if (after_middle == 0) continue;

@@ -48,12 +48,16 @@ void estimate(const PlanRequest& request, Plan& plan) {
   plan.parallelism.sequence_parallel = c.parallelism.sequence_parallel && plan.parallelism.tp > 1 &&
                                        takes_sequence_parallel(c.architecture);
   c.parallelism = plan.parallelism;
-  if (c.parallelism.is_one() || plan.runahead > 1) c.micro_batches = 0;
+  if (!takes_micro_batches(plan)) c.micro_batches = 0;
   c.methods = methods_of(plan, std::move(c.methods));
   try {
     if (plan.parallelism.dp > request.point.batch) {
       throw Error(
           fmt::format("{} replicas for {} sequences", plan.parallelism.dp, request.point.batch));
+    }
+    if (plan.devices() > c.interconnect->devices()) {
+      throw Error(
+          fmt::format("{} has {} devices", c.interconnect->name(), c.interconnect->devices()));
     }
     plan.estimate = PlacedEstimator(c).at(request.point);
   } catch (const Error& e) {
@@ -127,6 +131,10 @@ std::vector<MethodSpec> methods_of(const Plan& plan, std::vector<MethodSpec> met
   MethodSpec& kvr = methods.emplace_back(MethodSpec{"kvr", {{"p", std::to_string(plan.runahead)}}});
   if (plan.runahead <= most_searched_ranks) kvr.options.emplace_back("partition", "search");
   return methods;
+}
+
+bool takes_micro_batches(const Plan& plan) {
+  return !plan.parallelism.is_one() && plan.runahead == 1;
 }
 
 double tokens_per_s(const roofline::DesignPoint& point, double ttft_s, double tpot_s) {

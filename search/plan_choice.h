@@ -55,9 +55,11 @@ Plans choose_plan(const PlanRequest& request);
 
 /// "tp 4, pp 2", "one device"
 std::string to_string(const Plan& plan);
-/// The methods of a plan's forecast: those asked for, and kvr with the best partition where one is
-/// searched (most_searched_ranks), else with even parts.
+/// The methods of a plan's forecast: those asked for, and kvr with a searched partition, above
+/// most_searched_ranks with even parts.
 std::vector<MethodSpec> methods_of(const Plan& plan, std::vector<MethodSpec> methods);
+/// Whether the request's micro-batches hold for it.
+bool takes_micro_batches(const Plan& plan);
 /// Output tokens of a batch over the time of its requests, prefill included.
 double tokens_per_s(const roofline::DesignPoint& point, double ttft_s, double tpot_s);
 

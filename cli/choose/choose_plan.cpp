@@ -1,5 +1,7 @@
 #include "cli/choose/choose_plan.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "cli/choose/ranking.h"
@@ -17,23 +19,30 @@ std::optional<double> limit(const std::string& text, const char* flag) {
   return parse_quantity(text, Dimension::Seconds, flag);
 }
 
-/// What `kvcast estimate`, with the request's other flags, forecasts a plan with.
-std::string flags_of(const search::Plan& p, const std::vector<MethodSpec>& methods) {
+/// What `kvcast estimate` forecasts a plan with, beside the model, the hardware, the engine, the
+/// types and the sizes. `platform`: empty where none has a name.
+std::string flags_of(const search::Plan& p, const roofline::Configuration& c,
+                     const std::string& platform) {
   std::string flags;
-  const auto add = [&](std::string_view flag, std::uint64_t devices) {
-    if (devices > 1) flags += fmt::format(" --{} {}", flag, devices);
+  const auto add = [&](std::string_view flag, const auto& value) {
+    flags += fmt::format("{}--{} {}", flags.empty() ? "" : " ", flag, value);
   };
-  add("tp", p.parallelism.tp);
-  add("pp", p.parallelism.pp);
-  add("ep", p.parallelism.ep);
-  add("dp", p.parallelism.dp);
+  const auto add_devices = [&](std::string_view flag, std::uint64_t devices) {
+    if (devices > 1) add(flag, devices);
+  };
+  add_devices("tp", p.parallelism.tp);
+  add_devices("pp", p.parallelism.pp);
+  add_devices("ep", p.parallelism.ep);
+  add_devices("dp", p.parallelism.dp);
   if (p.parallelism.sequence_parallel) flags += " --sequence-parallel";
-  const std::vector<MethodSpec> all = search::methods_of(p, methods);
-  if (!all.empty()) flags += " --method " + to_string(all);
-  return flags.empty() ? flags : flags.substr(1);
+  if (search::takes_micro_batches(p)) add_devices("micro-batches", c.micro_batches);
+  if (p.devices() > 1 && !platform.empty()) add("platform", platform);
+  const std::vector<MethodSpec> methods = search::methods_of(p, c.methods);
+  if (!methods.empty()) add("method", to_string(methods));
+  return flags;
 }
 
-ordered_json plan_json(const search::Plan& p, const std::vector<MethodSpec>& methods) {
+ordered_json plan_json(const search::Plan& p, const std::string& flags) {
   ordered_json j{{"plan", search::to_string(p)},
                  {"devices", p.devices()},
                  {"tp", p.parallelism.tp},
@@ -52,7 +61,7 @@ ordered_json plan_json(const search::Plan& p, const std::vector<MethodSpec>& met
     j["peak_memory_bytes"] = e.peak_memory_bytes;
   }
   j["on_front"] = p.on_front;
-  j["flags"] = flags_of(p, methods);
+  j["flags"] = flags;
   j["note"] = p.reason;
   return j;
 }
@@ -112,7 +121,13 @@ void choose_plan(const PlanFlags& flags, const ParallelOptions& parallel,
                   {"max_devices", most_devices},
                   {"sequence_parallel", c.parallelism.sequence_parallel},
                   {"micro_batches", c.micro_batches}};
-  const auto row_of = [&](const search::Plan& p) { return plan_json(p, c.methods); };
+  const std::vector<std::string> platforms = catalog.names("platforms");
+  std::string platform = flags.platform;
+  if (platform.empty() &&
+      std::find(platforms.begin(), platforms.end(), c.interconnect->name()) != platforms.end()) {
+    platform = c.interconnect->name();
+  }
+  const auto row_of = [&](const search::Plan& p) { return plan_json(p, flags_of(p, c, platform)); };
   ranking.rows = rows_of(plans.fit, row_of);
   for (const search::Plan& p : plans.rejected) {
     ordered_json row = row_of(p);
@@ -132,9 +147,9 @@ void choose_plan(const PlanFlags& flags, const ParallelOptions& parallel,
                             "tokens_per_s_per_device", "communication_s", "weight_bytes_per_device",
                             "peak_memory_bytes", "on_front", "note", "flags"});
   ranking.rejected = [](const ordered_json& row) { return row["plan"].get<std::string>(); };
-  if (!plans.fit.empty()) {
-    const std::string best = flags_of(plans.fit.front(), c.methods);
-    if (!best.empty()) ranking.note = "rank 1 is kvcast estimate with " + best + "\n";
+  if (!plans.fit.empty() && plans.fit.front().devices() > 1) {
+    ranking.note =
+        "rank 1 is kvcast estimate with\n  " + flags_of(plans.fit.front(), c, platform) + "\n";
   }
   if (!flags.plot.empty()) {
     reports::write_plot(

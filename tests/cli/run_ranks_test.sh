@@ -3,6 +3,7 @@
 # losses of one process, and one line and no hang when something is wrong.
 # Usage: run_ranks_test.sh PROGRAM HAS_MPI SOURCE_DIR
 set -u
+unset OMP_NUM_THREADS  # how many threads a rank has by itself is tested too
 program=$1 has_mpi=$2 oracle=$3/tests/oracle
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
