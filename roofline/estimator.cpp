@@ -148,6 +148,18 @@ std::uint64_t all_devices(const Configuration& c) {
   return checked_multiply(placement ? placement->ranks : 1, c.parallelism.devices());
 }
 
+void check_platform(const Configuration& c) {
+  const std::uint64_t devices = all_devices(c);
+  if (c.interconnect == nullptr || devices <= c.interconnect->devices()) return;
+  const std::optional<Placement> placement = find_placement(c.methods);
+  const bool has_ranks = placement && placement->ranks > 1;
+  // Without what else the placement is to do.
+  throw Error(has_ranks ? "method " + placement->method.substr(0, placement->method.find(','))
+                        : to_string(c.parallelism),
+              fmt::format("{} of {} devices", c.interconnect->name(), c.interconnect->devices()),
+              fmt::format("a platform of at least {}", devices));
+}
+
 std::shared_ptr<const Interconnect> interconnect_of(const Configuration& c, const Catalog& catalog,
                                                     const std::string& platform) {
   const std::uint64_t devices = all_devices(c);
@@ -162,12 +174,7 @@ Rates rates_of(const Configuration& c) {
   if (p.of_stage() > 1 && c.mode == Mode::Calibrated) wait_for_others(c.hardware, rates);
   rates.collectives = {c.interconnect, c.engine.collectives, c.mode,
                        c.mode == Mode::Calibrated ? c.engine.collective_wait : Seconds{}};
-  if (c.interconnect != nullptr && p.devices() > c.interconnect->devices()) {
-    throw Error(
-        to_string(p),
-        c.interconnect->name() + " of " + std::to_string(c.interconnect->devices()) + " devices",
-        "a platform of at least " + std::to_string(p.devices()));
-  }
+  check_platform(c);
   return rates;
 }
 

@@ -61,6 +61,8 @@ struct Configuration {
 
 /// Devices of its groups, as many as a placement has ranks.
 std::uint64_t all_devices(const Configuration& configuration);
+/// Throws Error when they are more than the configuration's platform has.
+void check_platform(const Configuration& configuration);
 
 /// What joins its devices: the named platform, or the node of its hardware. Null for one device,
 /// and for a placement's ranks of one device each without a name, whose link is the hardware's.

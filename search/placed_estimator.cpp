@@ -34,19 +34,6 @@ std::uint64_t largest(const std::vector<Count>& counts, std::span<const std::uin
   return most;
 }
 
-/// Whether such a chain of groups needs more than one node. Throws Error when the platform is too
-/// small for it.
-bool crosses_nodes(const Configuration& c) {
-  if (c.interconnect == nullptr) return false;
-  const std::uint64_t devices = roofline::all_devices(c);
-  if (devices > c.interconnect->devices()) {
-    throw Error("method " + find_placement(c.methods)->method,
-                fmt::format("{} of {} devices", c.interconnect->name(), c.interconnect->devices()),
-                fmt::format("a platform of at least {}", devices));
-  }
-  return devices > c.interconnect->data().devices_per_node;
-}
-
 /// The first nodes of the configuration's platform, at most `most`, as many as its devices need.
 simulate::Platform platform_of(const Configuration& c, std::uint64_t most) {
   roofline::InterconnectData data = c.interconnect->data();
@@ -145,7 +132,8 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
     link_ = link ? *link : hardware_link(c.hardware, c.mode);
   } else {
     const roofline::InterconnectData& data = c.interconnect->data();
-    const bool crosses = crosses_nodes(c);
+    roofline::check_platform(c);
+    const bool crosses = roofline::all_devices(c) > data.devices_per_node;
     const std::uint64_t nodes = simulate::max_devices / data.devices_per_node;
     platform_ = platform_of(c, nodes);
     link_ = way_between(c, *platform_, false);

@@ -55,10 +55,6 @@ void estimate(const PlanRequest& request, Plan& plan) {
       throw Error(
           fmt::format("{} replicas for {} sequences", plan.parallelism.dp, request.point.batch));
     }
-    if (plan.devices() > c.interconnect->devices()) {
-      throw Error(
-          fmt::format("{} has {} devices", c.interconnect->name(), c.interconnect->devices()));
-    }
     plan.estimate = PlacedEstimator(c).at(request.point);
   } catch (const Error& e) {
     if (e.fault() == Fault::Run) throw;

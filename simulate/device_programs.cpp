@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -245,12 +244,7 @@ Programs device_programs(const Configuration& c, const DesignPoint& point,
   if (p.pp == 1 && c.micro_batches > 1) {
     throw Error("simulate prefill", "micro-batches that overlap on one stage", "--pp above 1");
   }
-  if (const std::uint64_t devices = roofline::all_devices(c); devices > c.interconnect->devices()) {
-    const std::optional<Placement> placement = find_placement(c.methods);
-    throw Error(placement ? "method " + placement->method : to_string(p),
-                fmt::format("{} of {} devices", c.interconnect->name(), c.interconnect->devices()),
-                fmt::format("a platform of at least {}", devices));
-  }
+  roofline::check_platform(c);
   Programs programs;
   programs.ranks.resize(c.interconnect->devices());
   DesignPoint own = point;
