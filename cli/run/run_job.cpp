@@ -45,10 +45,8 @@ execute::Arithmetic parse_run_arithmetic(const RunOptions& o) {
   return a;
 }
 
-/// Without this check the system would kill the process when memory runs out.
 void check_memory(const Architecture& a, const execute::SessionOptions& options,
                   const roofline::DesignPoint& point, const RunRanks* ranks) {
-  const double memory = execute::machine_memory_bytes();
   // Ranks on one machine share its memory.
   const bool threads = ranks != nullptr && ranks->are_threads();
   const std::uint64_t replicas = options.place ? options.place->plan.dp : 1;
@@ -57,12 +55,8 @@ void check_memory(const Architecture& a, const execute::SessionOptions& options,
                             point.output_len) *
       static_cast<double>(threads ? options.place->plan.devices()
                                   : static_cast<std::uint64_t>(ranks_on_this_machine()));
-  if (needed <= memory || memory <= 0) return;
-  const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
-  const std::string what =
-      fmt::format("{} in {} with this prompt and output", a.name, name(options.dtype));
-  throw Error(
-      Error(what, bytes(needed), "at most this machine's memory of " + bytes(memory)).what(),
+  check_machine_memory(
+      fmt::format("{} in {} with this prompt and output", a.name, name(options.dtype)), needed,
       Fault::Run);
 }
 
@@ -101,6 +95,15 @@ void check_lengths(const RunOptions& o, const RunRanks* ranks) {
 }
 
 }  // namespace
+
+void check_machine_memory(const std::string& what, double needed, Fault fault,
+                          std::string_view otherwise) {
+  const double memory = execute::machine_memory_bytes();
+  if (needed <= memory) return;
+  const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
+  const std::string most = "at most this machine's memory of " + bytes(memory);
+  throw Error(Error(what, bytes(needed), most + std::string(otherwise)).what(), fault);
+}
 
 Checkpoint open_checkpoint(const RunOptions& o, const Globals& globals) {
   Checkpoint checkpoint = o.random_weights.empty()

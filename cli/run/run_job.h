@@ -3,11 +3,13 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "cli/frame/command.h"
 #include "cli/frame/parallelism_flags.h"
 #include "cli/run/run_inputs.h"
 #include "cli/run/run_ranks.h"
+#include "model/base/error.h"
 #include "model/execute/generate.h"
 #include "model/io/files/atomic_file.h"
 #include "roofline/estimator.h"
@@ -55,6 +57,11 @@ struct RunJob {
   std::optional<roofline::Hardware> hardware = {};
   std::optional<AtomicFile> logits = {};
 };
+
+/// Throws Error, of this fault, when that needs more bytes than the machine has: the system would
+/// kill the process. `otherwise`: what else is expected.
+void check_machine_memory(const std::string& what, double needed, Fault fault = Fault::Request,
+                          std::string_view otherwise = "");
 
 Checkpoint open_checkpoint(const RunOptions& o, const Globals& globals);
 /// `decoder_tokens` as in SessionOptions. Throws Error naming the flag.

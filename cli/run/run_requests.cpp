@@ -6,6 +6,7 @@
 
 #include "cli/frame/progress_bar.h"
 #include "cli/frame/serving_output.h"
+#include "cli/run/run_job.h"
 #include "measure/serving_run.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
@@ -45,12 +46,8 @@ simulate::SchedulerSettings settings_for(const RunRequestsFlags& flags, const Re
         std::max<std::uint64_t>(1, static_cast<std::uint64_t>(default_cache_bytes / of_block));
   }
   s.check();
-  const double cache = of_block * static_cast<double>(s.num_blocks);
-  if (const double memory = execute::machine_memory_bytes(); memory > 0 && cache > memory) {
-    const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
-    throw Error("--scheduler", fmt::format("{} blocks, {}", s.num_blocks, bytes(cache)),
-                "at most this machine's memory of " + bytes(memory));
-  }
+  check_machine_memory(fmt::format("--scheduler: {} blocks", s.num_blocks),
+                       of_block * static_cast<double>(s.num_blocks));
   return s;
 }
 

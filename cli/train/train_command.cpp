@@ -13,12 +13,12 @@
 #include "cli/frame/progress_bar.h"
 #include "cli/frame/request_options.h"
 #include "cli/frame/result.h"
+#include "cli/run/run_job.h"
 #include "cli/train/training_job.h"
 #include "cli/train/training_log.h"
 #include "model/base/order_statistics.h"
 #include "model/base/quantity.h"
 #include "model/base/stopwatch.h"
-#include "model/execute/machine_probe.h"
 
 namespace kvcast::cli {
 namespace {
@@ -73,15 +73,10 @@ void check_memory(const TrainingJob& job) {
   const std::uint64_t together = job.settings.batch / job.settings.micro_batches;
   const ActivationBytes activations =
       activation_bytes(r.first, r.symbols.resolve({together, job.seq_len, 0}));
-  const double needed =
-      static_cast<double>(job.trainer->store_bytes()) + static_cast<double>(activations.peak);
-  const double memory = execute::machine_memory_bytes();
-  if (memory <= 0 || needed <= memory) return;
-  const auto bytes = [](double b) { return format_quantity(b, Dimension::Bytes); };
-  throw Error(
-      "--batch",
-      fmt::format("{} sequences of {} tokens in a pass, {}", together, job.seq_len, bytes(needed)),
-      "at most this machine's memory of " + bytes(memory) + ", or more --micro-batches");
+  check_machine_memory(
+      fmt::format("--batch: {} sequences of {} tokens in a pass", together, job.seq_len),
+      static_cast<double>(job.trainer->store_bytes()) + static_cast<double>(activations.peak),
+      Fault::Request, ", or more --micro-batches");
 }
 
 /// Trains until all steps are done, or until the user stops it.
@@ -92,7 +87,6 @@ void run_steps(const TrainOptions& o, const Globals& globals, TrainingJob& job, 
   const bool speaks = ranks == nullptr || ranks->speaks();
   // What fails on one rank ends all.
   const auto guarded = [&](const auto& work) { ranks != nullptr ? ranks->work(work) : work(); };
-  if (ranks == nullptr) check_memory(job);
   TrainingLog log(o.output, first, trainer.loss_parts());
   globals.say(
       fmt::format("{} tokens, {} windows of {}; {} parameters, {} in memory", job.windows->tokens(),
@@ -167,6 +161,7 @@ void run(const TrainOptions& o, const Globals& globals) {
   const std::unique_ptr<RunRanks> ranks = RunRanks::start({}, plan, o.wait_limit_s);
   const auto prepare = [&](const Globals& own) {
     job = prepare_training(o, own, ranks.get());
+    if (ranks == nullptr) check_memory(*job);
     std::error_code ec;
     fs::create_directories(o.output, ec);
     if (ec) throw Error("--output: " + o.output + ": " + ec.message());
