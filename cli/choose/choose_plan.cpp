@@ -149,7 +149,7 @@ void choose_plan(const PlanFlags& flags, const ParallelOptions& parallel,
   ranking.rejected = [](const ordered_json& row) { return row["plan"].get<std::string>(); };
   if (!plans.fit.empty() && plans.fit.front().devices() > 1) {
     ranking.note =
-        "rank 1 is kvcast estimate with\n  " + flags_of(plans.fit.front(), c, platform) + "\n";
+        "rank 1 is kvcast estimate with\n  " + ranking.rows[0]["flags"].get<std::string>() + "\n";
   }
   if (!flags.plot.empty()) {
     reports::write_plot(
