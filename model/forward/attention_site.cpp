@@ -237,11 +237,12 @@ Value plain_attention(const AttentionSite& s) {
   if (s.layer.kv_layer) return attend_to_owner(s);
   const Value q = s.query();
   const Value new_keys = s.key();
-  Value v = s.value();
+  const Value new_values = s.value();
   const Value rotated = s.rotate_query(q, s.past);
   const Value past_keys = s.cache("keys", s.held());
-  const Value k = s.r.append(past_keys, s.rotate_key(new_keys, s.past), "cache_keys");
-  v = s.r.append(s.cache("values", s.held()), v, "cache_values");
+  const Value rotated_keys = s.rotate_key(new_keys, s.past);
+  const Value past_values = s.cache("values", s.held());
+  const auto [k, v] = s.r.append({past_keys, past_values}, {rotated_keys, new_values});
   s.r.output(k);
   s.r.output(v);
   s.shared = {past_keys, new_keys, k, v, rotated};

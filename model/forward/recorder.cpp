@@ -1,5 +1,7 @@
 #include "model/forward/recorder.h"
 
+#include <array>
+
 #include "model/base/error.h"
 #include "model/base/wide_dtype.h"
 #include "model/graph/work.h"
@@ -201,18 +203,33 @@ Value Recorder::eager_rope(std::string_view label, const Rope& op, Value x,
                 binary(label, Function::Multiply, rotated, sine));
 }
 
-Value Recorder::append(Value cache, Value rows, std::string_view label) {
+SharedCache Recorder::appended(Value cache, Value rows, std::string_view label) {
   const Value all = node(CacheAppend{}, label, {cache, rows},
                          with_rows(cache, info(cache).shape[1] + info(rows).shape[1]),
                          info(cache).dtype, Storage::KvCache);
-  return shared(cache, all, label);
+  return of_exchange(cache, all, label);
 }
 
-Value Recorder::shared(Value before, Value own, std::string_view label) {
-  if (exchange_ == nullptr) return own;
+Value Recorder::append(Value cache, Value rows, std::string_view label) {
+  std::array all{appended(cache, rows, label)};
+  share(all);
+  return all[0].state;
+}
+
+KeyValues Recorder::append(KeyValues caches, KeyValues rows) {
+  std::array all{appended(caches.keys, rows.keys, "cache_keys"),
+                 appended(caches.values, rows.values, "cache_values")};
+  share(all);
+  return {all[0].state, all[1].state};
+}
+
+SharedCache Recorder::of_exchange(Value before, Value own, std::string_view label) const {
   const auto seen = seen_.find(before.index);
-  return exchange_->share(*this, own, label,
-                          seen == seen_.end() ? info(own).shape[1] : seen->second);
+  return {own, label, seen == seen_.end() ? info(own).shape[1] : seen->second};
+}
+
+void Recorder::share(std::span<SharedCache> caches) {
+  if (exchange_ != nullptr) exchange_->share(*this, caches);
 }
 
 std::uint64_t Recorder::device_of(std::uint64_t rank) const {
@@ -424,7 +441,9 @@ Recorder::Scanned Recorder::state_scan(StateScan op, const ScanInputs& in) {
   const auto outputs = graph_.add_node(
       std::move(n), {{"", info(in.value).shape, lowering_.activations, Storage::Activations, {}},
                      {"", std::move(after), before.dtype, Storage::KvCache, {}}});
-  return {outputs[0], shared(in.state, outputs[1], "state_heads")};
+  std::array state{of_exchange(in.state, outputs[1], "state_heads")};
+  share(state);
+  return {outputs[0], state[0].state};
 }
 
 Value Recorder::conv1d(std::string_view label, Value x, Value weight, Value bias,

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -70,18 +71,30 @@ using Value = TensorId;
 
 class Recorder;
 
-/// What one of several ranks does with each of its caches (model/methods/placement.h).
+/// One of a layer's caches in an exchange.
+struct SharedCache {
+  /// With the rank's own rows; the exchange makes it what attention reads.
+  Value state;
+  std::string_view label;  ///< of the node that appended them
+  Count seen;              ///< tokens after the rank's own see at most as many last rows
+};
+
+/// What one of several ranks does with its caches (model/methods/placement.h).
 struct CacheExchange {
   /// The cache [batch, rows before the pass, features] to which the rank's own rows are appended.
   std::function<Value(Recorder&, const std::string& name, const std::vector<Count>& shape, DType)>
       open;
-  /// From the cache with the rank's own rows, appended by a node with this label, to the state that
-  /// attention reads. Tokens after the rank's own see at most the last `seen` of its rows.
-  std::function<Value(Recorder&, Value own, std::string_view label, const Count& seen)> share;
+  /// What it does when a layer's own rows are appended: of its keys and values, side by side.
+  std::function<void(Recorder&, std::span<SharedCache>)> share;
   /// Ranks have only those rows of others that a window or chunk lets them see.
   bool bounds_caches = false;
   /// Rows after the rank's own that attention reads and masks.
   Count later = 0;
+};
+
+struct KeyValues {
+  Value keys;
+  Value values;
 };
 
 /// Prefixes of a pass's names, so that those of several models differ.
@@ -150,6 +163,8 @@ class Recorder {
              const std::shared_ptr<const RopeTable>& table, const Count& first_position,
              bool inverse = false, std::optional<Value> positions = {});
   Value append(Value cache, Value rows, std::string_view label);
+  /// A layer's keys and values, which ranks exchange side by side.
+  KeyValues append(KeyValues caches, KeyValues rows);
   /// Sends `rows` rows of a cache to a rank, of several devices to the one in this one's place.
   void send(Value cache, std::uint64_t rank, const Count& first_row, const Count& rows,
             std::string_view label);
@@ -295,8 +310,11 @@ class Recorder {
   std::vector<Count> with_features(Value x, const Count& features) const;
   Value cast(Value x, DType dtype, std::string_view label);
   std::uint64_t device_of(std::uint64_t rank) const;
-  /// What an exchange makes of the cache that a node with this label has left of `before`.
-  Value shared(Value before, Value own, std::string_view label);
+  /// The cache with the pass's rows, not yet exchanged.
+  SharedCache appended(Value cache, Value rows, std::string_view label);
+  /// What the pass has made of the cache `before`.
+  SharedCache of_exchange(Value before, Value own, std::string_view label) const;
+  void share(std::span<SharedCache> caches);
   /// Without a prefix it has no weight.
   Value rms_norm(std::string_view label, const RmsNorm& op,
                  const std::optional<std::string>& prefix, Value x);

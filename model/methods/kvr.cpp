@@ -16,11 +16,12 @@ CacheExchange chain_exchange(const RankShare& share) {
     return r.receive(empty, share.rank - 1, 0, before, before,
                      "receive_" + std::string(cache_part(name)));
   };
-  e.share = [=](Recorder& r, Value own, std::string_view label, const Count& seen) {
-    if (share.is_last()) return own;
-    const Count first = r.info(own).shape[1] - seen;
-    r.send(own, share.rank + 1, first, seen, "send_" + std::string(cache_part(label)));
-    return own;
+  e.share = [=](Recorder& r, std::span<SharedCache> caches) {
+    if (share.is_last()) return;
+    for (const SharedCache& c : caches) {
+      const Count first = r.info(c.state).shape[1] - c.seen;
+      r.send(c.state, share.rank + 1, first, c.seen, "send_" + std::string(cache_part(c.label)));
+    }
   };
   e.bounds_caches = true;
   return e;

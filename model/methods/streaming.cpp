@@ -31,8 +31,10 @@ Value attend(const AttentionSite& s, const CacheBound& bound) {
     return s.r.cache(s.name + "." + part, {s.batch(), past, kv_features(s.layer.heads)});
   };
   const Value q = s.rotate_query(s.query(), past);
-  const Value k = s.r.append(cache("keys"), s.key(), "cache_keys");
-  const Value v = s.r.append(cache("values"), s.value(), "cache_values");
+  const Value own_keys = s.key();
+  const Value own_values = s.value();
+  const Value past_keys = cache("keys");
+  const auto [k, v] = s.r.append({past_keys, cache("values")}, {own_keys, own_values});
   const Value o = s.attend(q, s.rotate_key(k, 0), v, past);
   const Count dropped = rows_dropped(s, bound);
   s.r.output(s.r.evict(k, bound.kept_first, dropped, "evict_keys"));

@@ -17,22 +17,25 @@ CacheExchange exchange(const RankShare& share) {
   e.open = [](Recorder& r, const std::string& name, const std::vector<Count>& shape, DType dtype) {
     return r.state(name, shape, dtype);  // with room for the rows before the rank's own
   };
-  e.share = [=](Recorder& r, Value state, std::string_view label, const Count&) {
-    const std::string part(cache_part(label));
+  e.share = [=](Recorder& r, std::span<SharedCache> caches) {
     const std::size_t ranks = share.ranks();
     const std::size_t next = (share.rank + 1) % ranks;
     const std::size_t previous = (share.rank + ranks - 1) % ranks;
     std::size_t block = share.rank;  // that is sent on
     Count rows = symbol::prompt_len;
-    Count row = r.info(state).shape[1] - rows;
+    Count row = r.info(caches.front().state).shape[1] - rows;
     for (std::size_t step = 1; step < ranks; ++step) {
-      r.send(state, next, row, rows, "send_" + part);
+      for (const SharedCache& c : caches) {
+        r.send(c.state, next, row, rows, "send_" + std::string(cache_part(c.label)));
+      }
       block = (block + ranks - 1) % ranks;
       row = first[block];
       rows = share.partition[block];
-      state = r.receive(state, previous, row, rows, all_rows, "receive_" + part);
+      for (SharedCache& c : caches) {
+        const std::string label = "receive_" + std::string(cache_part(c.label));
+        c.state = r.receive(c.state, previous, row, rows, all_rows, label);
+      }
     }
-    return state;
   };
   e.later = all_rows - share.end();
   return e;

@@ -25,8 +25,8 @@ Platform links(std::size_t devices, double bytes_per_s, double latency_s) {
                        latency_s);
 }
 
-/// The program if the values of each layer left with its keys: its messages, in two halves alike,
-/// stand together where the last of them stood.
+/// The program if the values of each layer were in the message of its keys, which they follow: its
+/// messages stand together where the last of them stood.
 Program joined_messages(const Program& program, std::size_t layers) {
   const auto is_message = [](const Instruction& i) { return !std::holds_alternative<Compute>(i); };
   const auto all =
@@ -40,11 +40,10 @@ Program joined_messages(const Program& program, std::size_t layers) {
     }
     of_layer.push_back(instruction);
     if (of_layer.size() < all / layers) continue;
-    for (std::size_t i = 0; i < of_layer.size() / 2; ++i) {
-      const Instruction& values = of_layer[of_layer.size() / 2 + i];
+    for (std::size_t i = 0; i < of_layer.size(); i += 2) {
       joined.push_back(of_layer[i]);
       if (auto* send = std::get_if<Send>(&joined.back())) {
-        send->bytes += std::get<Send>(values).bytes;
+        send->bytes += std::get<Send>(of_layer[i + 1]).bytes;
       }
     }
     of_layer.clear();
@@ -68,7 +67,7 @@ TEST_CASE("graph_programs: one rank takes the forecaster's TTFT, host and all") 
   }
 }
 
-TEST_CASE("graph_programs: kvr and tsp are their schedules, but for values that leave alone") {
+TEST_CASE("graph_programs: kvr and tsp are their schedules, in twice as many messages") {
   const Architecture a = load_model(catalog(), "llama-7b");
   const roofline::Rates rates = a100_rates(fused);
   const LayerTimes times(a, {}, fused, rates);
@@ -94,15 +93,11 @@ TEST_CASE("graph_programs: kvr and tsp are their schedules, but for values that 
       for (std::size_t i = 0; i < partition.size(); ++i) {
         CAPTURE(i);
         CHECK(by_operator.ranks[i].compute_s == near(by_layer.ranks[i].compute_s).epsilon(1e-9));
-        // The end of a chain sends nothing: it appends its values after what it receives.
+        // The end of a chain sends nothing: it appends keys and values after what it receives.
         const bool end = schedule == Schedule::Kvr && i == 3;
-        CHECK(with_values.finish_s[i] == near(by_layer.finish_s[i]).epsilon(end ? 1e-4 : 1e-9));
+        CHECK(with_values.finish_s[i] == near(by_layer.finish_s[i]).epsilon(end ? 3e-4 : 1e-9));
       }
-      // Keys leave before the values are in their cache, which a chain gains from; in tsp a rank
-      // with little to compute has to wait for all keys before it may send its values.
-      const bool kvr = schedule == Schedule::Kvr;
-      CHECK(by_operator.ttft_s > (kvr ? 0.98 : 1) * by_layer.ttft_s);
-      CHECK(by_operator.ttft_s < (kvr ? 1 : 1.14) * by_layer.ttft_s);
+      CHECK(by_operator.ttft_s == near(by_layer.ttft_s).epsilon(0.01));
     }
   }
 }
