@@ -39,7 +39,7 @@ class Exchange {
     }
   }
   void send(std::uint32_t from, std::uint32_t to, std::uint64_t bytes) {
-    programs_.ranks[from].push_back(Send{to, bytes});
+    programs_.ranks[from].push_back(Send(to, bytes, false));
   }
   void receive(std::uint32_t at, std::uint32_t from) {
     programs_.ranks[at].push_back(Receive{from});

@@ -104,7 +104,7 @@ class GroupPlayer {
   void send(std::uint64_t group, std::uint64_t bytes) {
     for (std::uint64_t d = 0; d < size_; ++d) {
       programs_.ranks[first_ + d].push_back(
-          Send{static_cast<std::uint32_t>(group * size_ + d), bytes});
+          Send(static_cast<std::uint32_t>(group * size_ + d), bytes));
     }
   }
   void receive(std::uint64_t group) {

@@ -118,6 +118,7 @@ class EventLoop {
     std::uint32_t next_send = 0;      ///< the message of the next Send
     std::uint32_t next_to_leave = 0;  ///< fifo: the first message that has not left yet
     std::uint32_t outstanding = 0;    ///< messages sent and not delivered
+    std::uint32_t queued = 0;         ///< fifo: of these, those that leave one at a time
     std::uint32_t awaited = nothing;  ///< a message, all_sends or nothing
     bool finished = false;
     double waits_since = 0;
@@ -219,8 +220,10 @@ class EventLoop {
       const std::uint32_t sent = p.next_send++;
       if (p.outstanding++ == 0) p.sends_since = now_;
       ++in_flight_;
-      if (send_order_ == SendOrder::Fifo && p.outstanding > 1) continue;
-      p.next_to_leave = sent + 1;
+      if (in_queue(sent)) {
+        if (p.queued++ > 0) continue;
+        p.next_to_leave = sent + 1;
+      }
       start(sent);
     }
     if (must_wait_for_sends(p)) return wait_for(rank, all_sends);
@@ -228,6 +231,10 @@ class EventLoop {
     p.finished = true;
     result_.finish_s[rank] = now_;
     --unfinished_;
+  }
+
+  bool in_queue(std::uint32_t message) const {
+    return send_order_ == SendOrder::Fifo && simulation_.queues_[message];
   }
 
   bool must_wait_for_sends(const Rank& p) const {
@@ -283,7 +290,9 @@ class EventLoop {
     if (--sender.outstanding == 0) {
       result_.ranks[delivered.sender].transfer_s += now_ - sender.sends_since;
       if (sender.awaited == all_sends) resume(delivered.sender);
-    } else if (send_order_ == SendOrder::Fifo) {
+    }
+    if (in_queue(m) && --sender.queued > 0) {
+      while (!in_queue(sender.next_to_leave)) ++sender.next_to_leave;
       start(sender.next_to_leave++);
     }
     if (ranks_[delivered.receiver].awaited == m) resume(delivered.receiver);

@@ -20,8 +20,14 @@ struct Compute {
 
 /// Starts a message; the rank does not wait for it.
 struct Send {
-  std::uint32_t to = 0;
-  std::uint64_t bytes = 0;
+  Send(std::uint32_t receiver, std::uint64_t size, bool has_turn = true)
+      : to(receiver), queues(has_turn), bytes(size) {}
+
+  std::uint32_t to;
+  /// Whether it waits in its rank's fifo queue. Messages of a collective do not: that is another
+  /// stream.
+  bool queues;
+  std::uint64_t bytes;
 };
 
 /// Waits until a message has arrived: the n-th receive from a rank takes the n-th message that this

@@ -68,6 +68,7 @@ void Simulation::add_messages() {
         [](const Instruction& instruction) { return std::holds_alternative<Send>(instruction); }));
   }
   messages_.reserve(sends);
+  queues_.reserve(sends);
   for (std::uint32_t p = 0; p < ranks; ++p) {
     first_message_.push_back(static_cast<std::uint32_t>(messages_.size()));
     std::vector<std::uint32_t> sent(ranks, 0);  // to each receiver
@@ -84,6 +85,7 @@ void Simulation::add_messages() {
       } else if (const auto* send = std::get_if<Send>(&instruction)) {
         check_peer(p, i, send->to, ranks);
         messages_.push_back({send->bytes, 0, p, send->to, sent[send->to]++});
+        queues_.push_back(send->queues);
       } else {
         check_peer(p, i, std::get<Receive>(instruction).from, ranks);
       }

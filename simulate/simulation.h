@@ -24,7 +24,8 @@ enum class SendOrder {
   /// As Async, but before a rank computes, ends, or sends what follows a receive, it waits until
   /// all that it sent has arrived.
   Block,
-  Fifo,  ///< one at a time, in the order sent: as one stream of a GPU communication library
+  Fifo,  ///< one at a time, in the order sent, as one stream of a GPU communication library; those
+         ///< of collectives as Async
 };
 std::string_view name(SendOrder order);
 /// "async", "block", "fifo". Throws Error with the nearest name.
@@ -140,6 +141,7 @@ class Simulation {
   Platform platform_;
   Programs programs_;
   std::vector<Message> messages_;             ///< those of a rank are consecutive, in send order
+  std::vector<bool> queues_;                  ///< of each, see Send
   std::vector<std::uint32_t> first_message_;  ///< of each rank, and the end
   std::vector<std::vector<std::uint32_t>>
       received_;  ///< messages of each rank, as it waits for them

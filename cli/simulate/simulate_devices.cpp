@@ -40,7 +40,6 @@ void simulate_devices(const RequestOptions& request, const DeviceRunOutput& outp
         simulate::device_programs(c, {point.batch, point.prompt_len, output_len}, partition));
   };
   simulate::RunOptions options;
-  options.send_order = partition.empty() ? simulate::SendOrder::Async : simulate::SendOrder::Fifo;
   simulate::Simulation simulation = simulation_of(1);
   const double ttft_s = simulation.run(options).ttft_s;
   std::optional<simulate::NoiseResult> noise;

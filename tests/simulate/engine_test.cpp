@@ -215,6 +215,19 @@ TEST_CASE("simulate: receives take the messages of a sender in the order sent") 
   CHECK(finish({Receive{2}, Receive{0}, Receive{0}, Receive{0}}) == 6);
 }
 
+TEST_CASE("simulate: messages of a collective are not in a rank's fifo queue") {
+  // Over links of their own, 3 s to rank 1 and 1 s to rank 2.
+  const auto finish = [&](const Program& sender, const Program& receiver) {
+    return run(ring, 100, 0, {sender, {Receive{0}}, receiver}).finish_s[2];
+  };
+  CHECK(finish({Send(1, 300), Send(2, 100)}, {Receive{0}}) == 4);
+  CHECK(finish({Send(1, 300), Send(2, 100, false)}, {Receive{0}}) == 1);
+  // What is sent after them takes its turn.
+  const Program both{Receive{0}, Receive{0}};
+  CHECK(finish({Send(1, 300), Send(2, 100, false), Send(2, 100)}, both) == 4);
+  CHECK(finish({Send(2, 100, false), Send(1, 300), Send(2, 100)}, both) == 4);
+}
+
 TEST_CASE(
     "simulate: block waits for sends where a rank computes, ends, or sends what it received") {
   // 200 B take 2 s. Sends one after the other go together; receiving goes on meanwhile.
