@@ -1,9 +1,11 @@
 #include "search/placed_estimator.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 
@@ -35,7 +37,8 @@ std::uint64_t largest(const std::vector<Count>& counts, std::span<const std::uin
 }
 
 /// The first nodes of the configuration's platform, at most `most`, as many as its devices need.
-simulate::Platform platform_of(const Configuration& c, std::uint64_t most) {
+/// A layer leaves in so many messages, each with its latency.
+simulate::Platform platform_of(const Configuration& c, std::uint64_t most, double messages = 1) {
   roofline::InterconnectData data = c.interconnect->data();
   data.nodes =
       std::min(most, roofline::divided_up(roofline::all_devices(c), data.devices_per_node));
@@ -43,7 +46,19 @@ simulate::Platform platform_of(const Configuration& c, std::uint64_t most) {
     data.network_payload_bytes_per_s = data.network_bytes_per_s;
     data.link_latency_s = data.network_latency_s = 0;
   }
+  data.link_latency_s *= messages;
+  data.network_latency_s *= messages;
   return simulate::node_platform(data);
+}
+
+/// What a layer sends to the next rank: keys and values, or latents.
+double messages_of_layer(const Graph& graph) {
+  std::map<int, double> sends;
+  double most = 1;
+  for (const Node& node : graph.nodes()) {
+    if (std::holds_alternative<Send>(node.op)) most = std::max(most, ++sends[node.layer]);
+  }
+  return most;
 }
 
 /// The narrowest and longest way from one rank to the next: of all, or of those in the first node.
@@ -155,6 +170,10 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
                                          kvcast::without_placement(c.methods), c.lowering, options);
   times_ = std::make_unique<simulate::LayerTimes>(
       chain, c.lowering, roofline::in_pass(roofline::rates_of(c), false), c.logits);
+  if (platform_) {
+    const std::uint64_t nodes = platform_->num_devices() / c.interconnect->data().devices_per_node;
+    platform_ = platform_of(c, nodes, messages_of_layer(chain.middle));
+  }
   const auto pass = [&](const Graph& graph) {
     const Work work = total_work(roofline::fold(graph, c.lowering));
     return DevicePass{chain.symbols, work.flops, work.bytes(), activation_peaks(graph)};

@@ -71,9 +71,13 @@ Segments segments_of(const Graph& graph, const Lowering& lowering) {
       (is_of_state(graph, node) ? layer.states : layer.sent)
           .push_back(&graph.tensor(node.output()));
     }
-    if (folded.group_of_node[i] == roofline::no_group) continue;
-    segment(i).push_back(folded.groups[folded.group_of_node[i]]);
-    segment(i).back().count = 1;
+    // A launch, and its conversions behind it.
+    for (std::size_t g = folded.group_of_node[i]; g < folded.groups.size(); ++g) {
+      const bool is_launch = g == folded.group_of_node[i];
+      if (!is_launch && folded.groups[g].op != roofline::conversion_name) break;
+      segment(i).push_back(folded.groups[g]);
+      segment(i).back().count = 1;
+    }
   }
   return segments;
 }
@@ -209,17 +213,16 @@ LayerTimes::LayerTimes(const ChainPasses& passes, const Lowering& lowering,
     kind_of_layer_.push_back(kind->second);
   }
   step_ = std::make_shared<roofline::StepCost>(parts, rates);
-  // No node is left out. What two parts of a layer read is converted for each of them.
-  const auto nodes = [](const std::vector<roofline::OpGroup>& groups) {
+  // No launch is left out.
+  const auto launches = [](const std::vector<roofline::OpGroup>& groups) {
     std::uint64_t sum = 0;
-    for (const roofline::OpGroup& g : groups)
-      sum += g.op == roofline::conversion_name ? 0 : g.count;
+    for (const roofline::OpGroup& g : groups) sum += g.count;
     return sum;
   };
-  std::uint64_t all = nodes(segments.embedding) + nodes(last.head);
+  std::uint64_t all = launches(segments.embedding) + launches(last.head);
   for (const LayerSegments& layer : segments.layers)
-    all += nodes(layer.before) + nodes(layer.between) + nodes(layer.after);
-  KVCAST_ASSERT(all == nodes(roofline::fold(passes.last, lowering)));
+    all += launches(layer.before) + launches(layer.between) + launches(layer.after);
+  KVCAST_ASSERT(all == launches(roofline::fold(passes.last, lowering)));
   KVCAST_ASSERT(symbols_.size() <= most_symbols && parts.size() <= most_parts);
   KVCAST_ASSERT(stretches_.size() <= most_parts);
 }
