@@ -95,21 +95,22 @@ std::vector<RecordedPass> record_helpers(const Plan& plan, const Lowering& lower
   return passes;
 }
 
-/// Throws Error for methods that need all of the base on one device.
+/// Throws Error for methods that need all of the base on one device. A replica has all of it.
 void check_spread(const Plan& plan, const Parallelism& p) {
+  if (p.tp == 1 && p.pp == 1 && p.ep == 1) return;
   const auto refuse = [&](const std::string& why, const std::string& expected) {
     throw Error(to_string(p) + ": methods " + plan.methods + ": " + why + "; expected " + expected);
   };
-  const bool has_parts = p.tp > 1 || p.pp > 1 || p.ep > 1;
   for (const PlannedPass& helper : plan.helpers) {
-    const bool reads_parts = has_parts && helper.pass.prefixes.weights.empty();
+    const bool reads_parts = helper.pass.prefixes.weights.empty();
     if (chooses_tokens(helper.pass.part) && !reads_parts) continue;
     refuse(
         "a helper pass reads the base's weights or fills its caches, of which a device has a part",
         "specprefill, whose speculator is a model of its own, or one device");
   }
   if (plan.token_flow) {
-    refuse("tokens are chosen by the scores of all heads, of which a device has a part",
+    refuse(p.tp > 1 ? "tokens are chosen by the scores of all heads, of which a device has a part"
+                    : "messages between devices hold all tokens, also those that a layer drops",
            "a method that chooses them before the base reads them, or one device");
   }
   if (p.tp == 1) return;
