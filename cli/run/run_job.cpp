@@ -185,7 +185,6 @@ RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* 
   check_parallelism(a, o.parallelism.parallelism());
   if (ranks != nullptr && ranks->spreads()) {
     options.place = ranks->place();
-    if (o.profile) throw Error("--profile", to_string(options.place->plan), "one device");
   }
   if (ranks != nullptr && ranks->shares()) {
     options.share = ranks->share(execute::tokens_to_share(a, options, prompt_len),

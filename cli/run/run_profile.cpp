@@ -42,13 +42,13 @@ class Profile {
     const auto groups = roofline::fold(graph, lowering_);
     for (const SymbolValues& values : sizes) {
       for (const roofline::OpGroup& group : groups) {
-        const roofline::OpTime time = roofline::time_of(group, rates_, values);
-        const auto count = static_cast<double>(group.count);
         ProfileRow& row = by_op[group.op];
+        const auto count = static_cast<double>(group.count);
         row.count += group.count;
-        row.flops += count * static_cast<double>(time.flops.count);
-        row.bytes += count * static_cast<double>(time.bytes.count);
-        row.predicted_s += count * time.total.value;
+        row.flops += count * static_cast<double>(group.work.flops.at(values));
+        row.bytes += count * static_cast<double>(group.work.bytes().at(values));
+        if (group.collective) continue;  // of messages there is no forecast
+        row.predicted_s += count * roofline::time_of(group, rates_, values).total.value;
       }
     }
     for (std::size_t n = 0; n < seconds.size(); ++n) {
@@ -150,7 +150,6 @@ std::string packed_text(const ordered_json& packed) {
 }
 
 std::string profile_text(const ordered_json& rows) {
-  const std::vector<std::string_view> messages{name(Op(Send{})), name(Op(Receive{}))};
   ordered_json shown = ordered_json::array();
   for (const std::string pass : {"prefill", "decode"}) {
     ordered_json all{{"pass", pass}, {"operator", "all"}};
@@ -159,14 +158,15 @@ std::string profile_text(const ordered_json& rows) {
     for (ordered_json row : rows) {
       if (row["pass"] != pass) continue;
       const double seconds = row["measured_s"];
-      if (std::find(messages.begin(), messages.end(), row["operator"]) != messages.end()) {
+      if (row["predicted_s"] == 0) {
         all["operator"] = "all but messages";
+        row.erase("predicted_s");
       } else {
         measured += seconds;
         predicted += row["predicted_s"].get<double>();
+        row["ratio"] = seconds / row["predicted_s"].get<double>();
       }
-      if (row["predicted_s"] > 0) row["ratio"] = seconds / row["predicted_s"].get<double>();
-      if (seconds > 0) {
+      if (seconds > 0 && row.contains("predicted_s")) {
         row["flops_per_s"] = row["flops"].get<double>() / seconds;
         row["bytes_per_s"] = row["bytes"].get<double>() / seconds;
       }
