@@ -381,7 +381,7 @@ void run(const EstimateOptions& o, const Globals& globals) {
   }
   print_text(estimate_text(c, p, e, o.request, used_factors(estimator, c.architecture), bars));
   if (!devices.is_null()) print_text("\n" + table_text(device_columns, devices));
-  if (o.breakdown) print_text("\n" + table_text(operator_columns, breakdown));
+  if (o.breakdown) print_text("\n" + operators_text(breakdown));
 }
 
 }  // namespace

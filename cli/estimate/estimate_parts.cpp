@@ -86,14 +86,22 @@ ordered_json operator_json(const roofline::BreakdownRow& r) {
           {"bound", roofline::name(r.time.bound)}};
 }
 
-const std::vector<Column> operator_columns{{"pass", "pass"},
-                                           {"phase", "phase"},
-                                           {"label", "label"},
-                                           {"operator", "operator"},
-                                           {"count", "count"},
-                                           {"GFLOP", "flops", in("{:.3f}", 1e-9)},
-                                           {"MB", "bytes", in("{:.3f}", 1e-6)},
-                                           {"ms", "seconds", in("{:.4f}", 1e3)},
-                                           {"bound", "bound"}};
+std::string operators_text(const ordered_json& rows) {
+  std::vector<Column> columns{{"pass", "pass"},
+                              {"phase", "phase"},
+                              {"label", "label"},
+                              {"operator", "operator"},
+                              {"count", "count"},
+                              {"GFLOP", "flops", in("{:.3f}", 1e-9)},
+                              {"MB", "bytes", in("{:.3f}", 1e-6)},
+                              {"ms", "seconds", in("{:.4f}", 1e3)},
+                              {"bound", "bound"}};
+  // Passes with long names take its room.
+  const bool are_long = std::any_of(rows.begin(), rows.end(), [](const ordered_json& row) {
+    return row["pass"].get_ref<const std::string&>().find(" of ") != std::string::npos;
+  });
+  if (are_long) columns.erase(columns.begin() + 1);
+  return table_text(columns, rows);
+}
 
 }  // namespace kvcast::cli

@@ -28,8 +28,8 @@ std::string bound_text(const std::optional<measure::ErrorBound>& bound);
 /// The keys TIME_error_bound, TIME_error_rows and TIME_error_population.
 void add_bound(ordered_json& j, std::string_view time,
                const std::optional<measure::ErrorBound>& bound);
-/// One row of --breakdown, and its table.
+/// One row of --breakdown, and the table of them.
 ordered_json operator_json(const roofline::BreakdownRow& row);
-extern const std::vector<Column> operator_columns;
+std::string operators_text(const ordered_json& rows);
 
 }  // namespace kvcast::cli

@@ -280,13 +280,7 @@ void estimate_training(const RequestOptions& request, const TrainingFlags& flags
     return print_json(j);
   }
   print_text(training_text(request, c, flags, p, f, forecaster, bound));
-  if (output.breakdown) {
-    std::vector<Column> columns = operator_columns;
-    // Names of stages take its room.
-    if (c.parallelism.pp > 1)
-      std::erase_if(columns, [](const Column& x) { return x.key == "phase"; });
-    print_text("\n" + table_text(columns, breakdown));
-  }
+  if (output.breakdown) print_text("\n" + operators_text(breakdown));
 }
 
 }  // namespace kvcast::cli
