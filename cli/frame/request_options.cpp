@@ -39,10 +39,7 @@ void RequestOptions::add_choice_flags_to(Command c) {
   c.add("--set", set);
 }
 
-void RequestOptions::add_to(Command c) {
-  attention.clear();
-  add_choice_flags_to(c);
-  c.add("--method", method);
+void RequestOptions::add_type_flags_to(Command c) {
   c.add("--elementwise", elementwise,
         "norms, rotary embedding and activations: eager or fused; default: the engine's, or as "
         "--attention");
@@ -51,10 +48,17 @@ void RequestOptions::add_to(Command c) {
   c.add("--activation-dtype", activation_dtype);
   c.add("--cache-dtype", cache_dtype);
   c.add("--arithmetic", arithmetic);
+  c.add("--semantics", semantics);
+}
+
+void RequestOptions::add_to(Command c) {
+  attention.clear();
+  add_choice_flags_to(c);
+  c.add("--method", method);
+  add_type_flags_to(c);
   c.add("--logits WHICH", logits, "last: head on the last position; all: on every position")
       .group("Kernels and element types");
   c.add("--skip-unread-rows", skip_unread_rows);
-  c.add("--semantics", semantics);
   c.add("--prompt-len", prompt_len,
         "prompt tokens; encoder length of encoder-decoder models [1024]");
   c.add("--encoder-tokens TOKENS", encoder_tokens,

@@ -52,6 +52,8 @@ struct RequestOptions {
   void add_to(Command command);
   /// Model, device, kernels, dtype, mode; `required`: whether the model must be given.
   void add_device_flags_to(Command command, bool required = true);
+  /// Engine, element types and how MLKV models are read.
+  void add_type_flags_to(Command command);
   /// --sequence-parallel and --micro-batches; `overlaps`: also on one stage.
   void add_spread_flags_to(Command command, bool overlaps = true);
   /// What `choose` needs: the device flags, batch and overrides.

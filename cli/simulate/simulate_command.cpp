@@ -62,10 +62,11 @@ constexpr std::uint64_t most_repeated_messages = 1'000'000;
 
 /// Flags that a scenario file replaces or that have no effect on it.
 const std::vector<std::string> model_flags{
-    "--model",     "--hardware",   "--method",    "--schedule",      "--devices",
-    "--partition", "--prompt-len", "--attention", "--dtype",         "--mode",
-    "--set",       "--topology",   "--link",      "--link-gb-per-s", "--link-latency-s",
-    "--platform",  "--operators",  "--batch",     "--engine"};
+    "--model",        "--hardware",         "--method",      "--schedule",      "--devices",
+    "--partition",    "--prompt-len",       "--attention",   "--dtype",         "--mode",
+    "--set",          "--topology",         "--link",        "--link-gb-per-s", "--link-latency-s",
+    "--platform",     "--operators",        "--batch",       "--engine",        "--elementwise",
+    "--weight-dtype", "--activation-dtype", "--cache-dtype", "--arithmetic",    "--semantics"};
 const std::vector<std::string> spread_flags{
     "--tp",        "--pp", "--ep", "--dp", "--sequence-parallel", "--stages", "--micro-batches",
     "--output-len"};
@@ -290,7 +291,9 @@ void add_prefill(Command command, const Globals& globals) {
   RequestOptions& request = o->request;
   c.add("--scenario FILE.json", o->scenario,
         "read compute times and messages from a file instead of a model");
+  request.attention.clear();
   request.add_device_flags_to(c, false);
+  request.add_type_flags_to(c);
   c.add("--method", request.method);
   c.add("--schedule SCHEDULE", o->schedule,
         "kvr (KV-Runahead) or tsp (tensor and sequence parallel)");
@@ -299,7 +302,6 @@ void add_prefill(Command command, const Globals& globals) {
   c.add("--stages", request.stages);
   request.add_spread_flags_to(c, false);
   c.add("--batch", request.batch);
-  c.add("--engine", request.engine);
   c.add("--partition HOW", o->partition.how,
         "tokens of each rank: even, search, table:FILE of kvcast partition table, or "
         "A,B,C");

@@ -106,6 +106,11 @@ TEST_CASE("simulate prefill: a spread model's steps, methods and stragglers") {
         run_json("estimate --json --model llama-3.1-8b --hardware "
                  "h100-sxm --prompt-len 1k --tp 2 --sequence-parallel")["ttft_s"]);
   CHECK(norms["ttft_s"] != run_json(on_h100 + "--tp 2")["ttft_s"]);
+  const json narrow = run_json(on_h100 + "--tp 2 --weight-dtype fp8 --elementwise eager");
+  CHECK(narrow["closed_form_s"] ==
+        run_json("estimate --json --model llama-3.1-8b --hardware h100-sxm --prompt-len 1k --tp 2 "
+                 "--weight-dtype fp8 --elementwise eager")["ttft_s"]);
+  CHECK(narrow["ttft_s"] == near(narrow["closed_form_s"].get<double>()).epsilon(0.01));
   const json slow = run_json(on_h100 + "--tp 2 --noise stragglers=2,slowdown=2,trials=3");
   CHECK(slow["noise"]["ttft_deviation_s"] < 1e-9);  // both, in each trial
   CHECK(slow["noise"]["ttft_mean_s"] > 1.5 * slow["ttft_s"].get<double>());
