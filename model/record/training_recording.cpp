@@ -10,6 +10,7 @@
 
 #include "model/base/error.h"
 #include "model/base/wide_dtype.h"
+#include "model/config/slim_forms.h"
 #include "model/graph/work.h"
 #include "model/methods/kvp.h"
 
@@ -346,7 +347,8 @@ TrainingRecording record_training(const Architecture& configured,
   const bool predicts = !plan.helpers.empty() &&
                         plan.helpers.front().pass.part == TtftPart::Auxiliary &&
                         plan.prompt_tokens == Count(symbol::prompt_len);
-  if (plan.placement || plan.selection || plan.token_flow || plan.bound ||
+  const bool is_slim = layer_caches(plan.model) != layer_caches(configured);
+  if (plan.placement || plan.selection || plan.token_flow || plan.bound || is_slim ||
       (!plan.helpers.empty() && !predicts)) {
     throw Error("training with method " + to_string(methods),
                 "a method that changes how a trained model is served", "plain, mlkv or kvp");
