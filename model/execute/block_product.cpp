@@ -1,6 +1,7 @@
 #include "model/execute/block_product.h"
 
-#include <cstring>
+#include <algorithm>
+#include <utility>
 
 #include "model/execute/row_loops.h"
 #include "model/execute/vector_lanes.h"
@@ -137,21 +138,64 @@ KVCAST_INLINE void multiply_lanes_transposed(const Product& p) {
   rows_of_dots<lanes, dot_rows<lanes>>(p, 0);
 }
 
-/// Four rows of four numbers.
-void transpose_four(const float* from, std::size_t from_step, float* to, std::size_t to_step) {
-  Quarter row[4];
-  for (std::size_t r = 0; r < 4; ++r) {
-    std::memcpy(&row[r], from + r * from_step, sizeof(Quarter));
+/// The first halves of two vectors with their numbers in turn, or the last halves.
+template <std::size_t lanes, std::size_t first, std::size_t... lane>
+KVCAST_INLINE Vector<lanes> interleaved(Vector<lanes> a, Vector<lanes> b,
+                                        std::index_sequence<lane...>) {
+  return __builtin_shufflevector(a, b, (first + lane / 2 + (lane % 2) * lanes)...);
+}
+
+/// A square of as many rows as a vector has lanes. Each round puts the rows of the second half
+/// between those of the first.
+template <std::size_t lanes>
+KVCAST_INLINE void transpose_square(const float* from, std::size_t from_step, float* to,
+                                    std::size_t to_step) {
+  using V = Vector<lanes>;
+  constexpr std::make_index_sequence<lanes> all;
+  V rows[lanes];
+  // One address after the other: GCC would keep all of them, more than there are registers.
+#pragma GCC unroll 16
+  for (std::size_t r = 0; r < lanes; ++r, from += from_step) {
+    rows[r] = *reinterpret_cast<const V*>(from);
+    __builtin_prefetch(from + lanes * from_step);
+    asm("" : "+r"(from));
   }
-  const Quarter a = __builtin_shufflevector(row[0], row[1], 0, 4, 1, 5);
-  const Quarter b = __builtin_shufflevector(row[2], row[3], 0, 4, 1, 5);
-  const Quarter c = __builtin_shufflevector(row[0], row[1], 2, 6, 3, 7);
-  const Quarter d = __builtin_shufflevector(row[2], row[3], 2, 6, 3, 7);
-  const Quarter column[4] = {
-      __builtin_shufflevector(a, b, 0, 1, 4, 5), __builtin_shufflevector(a, b, 2, 3, 6, 7),
-      __builtin_shufflevector(c, d, 0, 1, 4, 5), __builtin_shufflevector(c, d, 2, 3, 6, 7)};
-  for (std::size_t r = 0; r < 4; ++r) {
-    std::memcpy(to + r * to_step, &column[r], sizeof(Quarter));
+#pragma GCC unroll 4
+  for (std::size_t round = 1; round < lanes; round *= 2) {
+    V next[lanes];
+#pragma GCC unroll 8
+    for (std::size_t r = 0; r < lanes / 2; ++r) {
+      next[2 * r] = interleaved<lanes, 0>(rows[r], rows[r + lanes / 2], all);
+      next[2 * r + 1] = interleaved<lanes, lanes / 2>(rows[r], rows[r + lanes / 2], all);
+    }
+#pragma GCC unroll 16
+    for (std::size_t r = 0; r < lanes; ++r) rows[r] = next[r];
+  }
+#pragma GCC unroll 16
+  for (std::size_t r = 0; r < lanes; ++r, to += to_step) {
+    *reinterpret_cast<V*>(to) = rows[r];
+    asm("" : "+r"(to));
+  }
+}
+
+/// out[k, n] of B [n, k]: in squares of whole vectors, the rest in smaller ones.
+template <std::size_t lanes>
+KVCAST_INLINE void transpose_lanes(const float* b, std::size_t ldb, std::size_t n, std::size_t k,
+                                   float* out, std::size_t step) {
+  if constexpr (lanes < 4) {
+    for (std::size_t i = 0; i < k; ++i) {
+      for (std::size_t j = 0; j < n; ++j) out[i * step + j] = b[j * ldb + i];
+    }
+  } else {
+    const std::size_t rows = n / lanes * lanes;
+    const std::size_t columns = k / lanes * lanes;
+    for (std::size_t j = 0; j < rows; j += lanes) {
+      for (std::size_t i = 0; i < columns; i += lanes) {
+        transpose_square<lanes>(b + j * ldb + i, ldb, out + i * step + j, step);
+      }
+    }
+    transpose_lanes<lanes / 2>(b + columns, ldb, rows, k - columns, out + columns * step, step);
+    transpose_lanes<lanes / 2>(b + rows * ldb, ldb, n - rows, k, out + rows, step);
   }
 }
 
@@ -167,20 +211,20 @@ KVCAST_VECTOR_WIDTHS(void, multiply_block, multiply_lanes, (const Product& p, bo
                      (p, accumulate))
 KVCAST_VECTOR_WIDTHS(void, multiply_block_transposed, multiply_lanes_transposed, (const Product& p),
                      (p))
+namespace {
+KVCAST_VECTOR_WIDTHS(void, transpose, transpose_lanes,
+                     (const float* b, std::size_t ldb, std::size_t n, std::size_t k, float* out,
+                      std::size_t step),
+                     (b, ldb, n, k, out, step))
+}  // namespace
 
 void transpose_block(const float* b, std::size_t ldb, std::size_t n, std::size_t k, float* out,
-                     std::size_t columns) {
-  std::size_t j = 0;
-  for (; j + 4 <= n; j += 4) {
-    const float* rows = b + j * ldb;
-    std::size_t i = 0;
-    for (; i + 4 <= k; i += 4) transpose_four(rows + i, ldb, out + i * columns + j, columns);
-    for (; i < k; ++i) {
-      for (std::size_t r = 0; r < 4; ++r) out[i * columns + j + r] = rows[r * ldb + i];
-    }
-  }
-  for (; j < columns; ++j) {
-    for (std::size_t i = 0; i < k; ++i) out[i * columns + j] = j < n ? b[j * ldb + i] : 0;
+                     std::size_t columns, std::size_t step) {
+  if (step == 0) step = columns;
+  transpose(b, ldb, n, k, out, step);
+  if (n == columns) return;
+  for (std::size_t i = 0; i < k; ++i) {
+    std::fill(out + i * step + n, out + i * step + columns, 0.0F);
   }
 }
 

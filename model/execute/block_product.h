@@ -34,8 +34,9 @@ std::size_t tile_columns();
 void multiply_block(const Product& product, bool accumulate = false);
 /// The same with B [n, k]: C = A·Bᵀ, rows of B ldb apart; n and k are any numbers.
 void multiply_block_transposed(const Product& product);
-/// out[k, columns] = Bᵀ of B [n, k], whose rows lie ldb apart; columns after the n are zero.
+/// out[k, columns] = Bᵀ of B [n, k], whose rows lie ldb apart; columns after the n are zero. Rows
+/// of `out` lie `step` apart, or as many as there are columns.
 void transpose_block(const float* b, std::size_t ldb, std::size_t n, std::size_t k, float* out,
-                     std::size_t columns);
+                     std::size_t columns, std::size_t step = 0);
 
 }  // namespace kvcast::execute

@@ -85,7 +85,8 @@ class Piece {
     for (std::size_t k = 0; k < chunk.count; k += even) {
       const std::size_t count = std::min(even, chunk.count - k);
       if (form_.a_transposed) {
-        transpose_block(p_.a + (chunk.k + k) * p_.lda + row_, p_.lda, count, rows_, block_, stride);
+        transpose_block(p_.a + (chunk.k + k) * p_.lda + row_, p_.lda, count, rows_, block_, count,
+                        stride);
       }
       for (std::size_t j = 0; j < chunk.n; j += panel) {
         multiply_panel(packed + j * chunk.count + k * panel, chunk.k + k, count, chunk.column + j,

@@ -60,19 +60,23 @@ TEST_CASE("block product: C = A B and C += A B of all numbers of rows and vector
 }
 
 TEST_CASE("block product: rows as columns, zeros after the last") {
-  const std::size_t columns = 12;
-  for (std::size_t n = 1; n <= columns; ++n) {
-    for (std::size_t k = 1; k <= 9; ++k) {
-      const std::size_t ldb = k + 3;
-      const std::vector<float> b = whole_numbers(n * ldb, 1);
-      std::vector<float> out(k * columns + 1, 0.5F);
-      transpose_block(b.data(), ldb, n, k, out.data(), columns);
-      for (std::size_t i = 0; i < k; ++i) {
-        for (std::size_t j = 0; j < columns; ++j) {
-          REQUIRE(out[i * columns + j] == (j < n ? b[j * ldb + i] : 0));
+  // Squares of 16, 8 and 4, and what is left of them.
+  const std::size_t columns = 37;
+  for (const std::size_t step : {columns, columns + 3}) {
+    for (std::size_t n = 1; n <= columns; ++n) {
+      for (std::size_t k = 1; k <= 37; ++k) {
+        const std::size_t ldb = k + 3;
+        const std::vector<float> b = whole_numbers(n * ldb, 1);
+        std::vector<float> out(k * step + 1, 0.5F);
+        transpose_block(b.data(), ldb, n, k, out.data(), columns, step);
+        for (std::size_t i = 0; i < k; ++i) {
+          for (std::size_t j = 0; j < step; ++j) {
+            const float expected = j < n ? b[j * ldb + i] : j < columns ? 0 : 0.5F;
+            REQUIRE(out[i * step + j] == expected);
+          }
         }
+        REQUIRE(out.back() == 0.5F);
       }
-      REQUIRE(out.back() == 0.5F);
     }
   }
 }
