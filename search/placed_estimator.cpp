@@ -1,11 +1,9 @@
 #include "search/placed_estimator.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <string>
 #include <utility>
-#include <variant>
 
 #include <fmt/format.h>
 
@@ -49,16 +47,6 @@ simulate::Platform platform_of(const Configuration& c, std::uint64_t most, doubl
   data.link_latency_s *= messages;
   data.network_latency_s *= messages;
   return simulate::node_platform(data);
-}
-
-/// What a layer sends to the next rank: keys and values, or latents.
-double messages_of_layer(const Graph& graph) {
-  std::map<int, double> sends;
-  double most = 1;
-  for (const Node& node : graph.nodes()) {
-    if (std::holds_alternative<Send>(node.op)) most = std::max(most, ++sends[node.layer]);
-  }
-  return most;
 }
 
 /// The narrowest and longest way from one rank to the next: of all, or of those in the first node.
@@ -170,9 +158,15 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
                                          kvcast::without_placement(c.methods), c.lowering, options);
   times_ = std::make_unique<simulate::LayerTimes>(
       chain, c.lowering, roofline::in_pass(roofline::rates_of(c), false), c.logits);
-  if (platform_) {
-    const std::uint64_t nodes = platform_->num_devices() / c.interconnect->data().devices_per_node;
-    platform_ = platform_of(c, nodes, messages_of_layer(chain.middle));
+  if (c.interconnect != nullptr && !link) {
+    const auto messages = static_cast<double>(times_->most_messages());
+    ring_latency_s_ = messages * link_.link.latency_s;
+    if (platform_) {
+      platform_ = platform_of(c, platform_->num_devices() / c.interconnect->data().devices_per_node,
+                              messages);
+    }
+  } else {
+    ring_latency_s_ = link_.link.latency_s;
   }
   const auto pass = [&](const Graph& graph) {
     const Work work = total_work(roofline::fold(graph, c.lowering));
@@ -197,7 +191,7 @@ simulate::RunResult PlacedEstimator::run(const simulate::LayerTimes& times,
       prefill_programs(simulate::prefill_work(times, schedule_, tokens, link.exchange));
   if (!platform_) {
     const simulate::Platform ring = simulate::make_platform({simulate::TopologyKind::Ring}, ranks,
-                                                            link.bytes_per_s, link.latency_s);
+                                                            link.bytes_per_s, ring_latency_s_);
     return simulate::Simulation(ring, std::move(programs)).run({.send_order = link.order});
   }
   const auto group = static_cast<std::uint32_t>(one_device_.parallelism().devices());

@@ -93,6 +93,8 @@ class PlacedEstimator {
   HardwareLink link_;
   std::optional<ChainLink> inner_link_;  ///< inside nodes, where link_ is the one between them
   std::optional<simulate::Platform> platform_;  ///< none: a ring of link_
+  /// Of all messages that a layer leaves in over a platform's link; over a hardware's of one.
+  double ring_latency_s_ = 0;
   bool shares_links_ = false;  ///< devices of a rank may share a link of the platform
   std::unique_ptr<simulate::LayerTimes> times_;  ///< null: one device
   DevicePass middle_;                            ///< of all devices but the last

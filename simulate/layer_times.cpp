@@ -185,6 +185,7 @@ LayerTimes::LayerTimes(const ChainPasses& passes, const Lowering& lowering,
   for (const LayerSegments& layer : segments.layers) {
     std::uint64_t bytes = 0;
     for (const TensorInfo* sent : layer.sent) bytes += sent->bytes().at(one_token);
+    most_messages_ = std::max(most_messages_, layer.sent.size());
     const SeenTokens seen = seen_tokens(layer, symbols_);
     const auto [known_layer, is_new] =
         known.emplace(std::tuple(roofline::merge(layer.before), roofline::merge(layer.between),

@@ -67,6 +67,8 @@ class LayerTimes {
   const std::vector<std::uint64_t>& bytes_per_token() const { return bytes_per_token_; }
   /// By kind: the tokens that it sends in a chain.
   const std::vector<SeenTokens>& seen() const { return seen_; }
+  /// Keys and values of a layer, or latents: the most messages of one, without those of states.
+  std::size_t most_messages() const { return most_messages_; }
   /// Operators of one rank that makes the first token.
   double num_operators() const;
 
@@ -143,6 +145,7 @@ class LayerTimes {
   std::vector<SeenTokens> seen_;                ///< by kind, of all sequences
   std::vector<double> layers_;                  ///< how many there are, by kind
   std::vector<std::size_t> kind_of_layer_;
+  std::size_t most_messages_ = 1;
 };
 
 /// Rank i reads `partition_tokens[i]` tokens, in order of the prompt; the last one makes the

@@ -302,7 +302,7 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
   }
   if (o.profile) {
     print_text(profile_text(j["profile"]));
-    print_text(packed_text(j["packed_weights"]));
+    if (!j["packed_weights"].empty()) print_text(packed_text(j["packed_weights"]));
   }
   if (ranks != nullptr) {
     for (const ordered_json& rank : j["ranks"]) globals.say(rank_text(rank));
@@ -388,7 +388,7 @@ void add_run(Command app, const Globals& globals) {
        "expert_tokens=FILE.csv")
       .writes();
   c.add("--profile", o->profile,
-        "time per operator, measured and predicted; with several ranks, of the last rank");
+        "time per operator, measured and predicted; with several ranks, of the one that prints");
   c.add("--hardware", o->hardware,
         "device for --profile (default: this machine, measured); device and links for "
         "kvr:p=P,partition=search");

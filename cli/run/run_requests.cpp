@@ -9,7 +9,6 @@
 #include "cli/run/run_job.h"
 #include "measure/serving_run.h"
 #include "model/base/error.h"
-#include "model/base/quantity.h"
 #include "model/execute/machine_probe.h"
 #include "reports/plot/serving_log.h"
 #include "simulate/serving/model_server.h"

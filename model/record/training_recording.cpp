@@ -10,7 +10,6 @@
 
 #include "model/base/error.h"
 #include "model/base/wide_dtype.h"
-#include "model/config/slim_forms.h"
 #include "model/graph/work.h"
 #include "model/methods/kvp.h"
 
@@ -347,7 +346,10 @@ TrainingRecording record_training(const Architecture& configured,
   const bool predicts = !plan.helpers.empty() &&
                         plan.helpers.front().pass.part == TtftPart::Auxiliary &&
                         plan.prompt_tokens == Count(symbol::prompt_len);
-  const bool is_slim = layer_caches(plan.model) != layer_caches(configured);
+  const std::vector<LayerShape>& layers = plan.model.decoder.layers;
+  const bool is_slim = std::any_of(layers.begin(), layers.end(), [](const LayerShape& layer) {
+    return layer.caches != LayerCaches{};
+  });
   if (plan.placement || plan.selection || plan.token_flow || plan.bound || is_slim ||
       (!plan.helpers.empty() && !predicts)) {
     throw Error("training with method " + to_string(methods),

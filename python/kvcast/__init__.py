@@ -317,9 +317,10 @@ def sweep(model=None, hardware=None, **flags):
 
 
 def simulate_prefill(model=None, hardware=None, **flags):
-    """One prompt on several devices: `kvcast simulate prefill`. flags: schedule="tsp" or "kvr",
-    devices, partition="even", "search" or tokens of each device, prompt_len, link_gb_per_s [1e9
-    bytes/s], link_latency_s [s], ... Returns ttft_s, makespan_s, finish_s [s, by device],
+    """One prompt on several devices: `kvcast simulate prefill`. flags: tp, pp, ep, dp or
+    method="kvr:p=4", platform, and those of `estimate`; or schedule="tsp" or "kvr", devices,
+    partition="even", "search" or tokens of each device, link_gb_per_s [1e9 bytes/s],
+    link_latency_s [s]. prompt_len, ... Returns ttft_s, makespan_s, finish_s [s, by device],
     partition_tokens, message_bytes, messages, events."""
     return command("simulate prefill", model=model, hardware=hardware, **flags)
 

@@ -326,6 +326,14 @@ TEST_CASE("placement: ranks send over the links of their platform") {
   CHECK(e.communication_s == near(e.ttft_s - e.prefill.value().without_links_s).epsilon(1e-12));
 }
 
+TEST_CASE("placement: beyond what is simulated, ranks are a ring of the same messages") {
+  const DesignPoint p{1, 16384, 1};
+  const auto ttft_s = [&](const char* method) {
+    return PlacedEstimator(on_platform(method, "hgx-h100-1024", {.tp = 8})).at(p).ttft_s;
+  };
+  CHECK(ttft_s("tsp:p=129") / ttft_s("tsp:p=128") == near(1).epsilon(0.1));
+}
+
 TEST_CASE("placement: what kernels convert beside their work counts in each rank") {
   const DesignPoint p{1, 8192, 1};
   Configuration c = on_platform("kvr:p=2", "hgx-h100", {});
