@@ -149,8 +149,9 @@ std::uint64_t all_devices(const Configuration& c) {
 }
 
 void check_platform(const Configuration& c) {
+  if (c.interconnect == nullptr) return;
   const std::uint64_t devices = all_devices(c);
-  if (c.interconnect == nullptr || devices <= c.interconnect->devices()) return;
+  if (devices <= c.interconnect->devices()) return;
   const std::optional<Placement> placement = find_placement(c.methods);
   const bool has_ranks = placement && placement->ranks > 1;
   // Without what else the placement is to do.

@@ -159,14 +159,11 @@ PlacedEstimator::PlacedEstimator(const Configuration& c, const std::optional<Har
   times_ = std::make_unique<simulate::LayerTimes>(
       chain, c.lowering, roofline::in_pass(roofline::rates_of(c), false), c.logits);
   if (c.interconnect != nullptr && !link) {
-    const auto messages = static_cast<double>(times_->most_messages());
-    ring_latency_s_ = messages * link_.link.latency_s;
-    if (platform_) {
-      platform_ = platform_of(c, platform_->num_devices() / c.interconnect->data().devices_per_node,
-                              messages);
-    }
-  } else {
-    ring_latency_s_ = link_.link.latency_s;
+    messages_ = static_cast<double>(times_->most_messages());
+  }
+  if (platform_) {
+    const std::uint64_t nodes = platform_->num_devices() / c.interconnect->data().devices_per_node;
+    platform_ = platform_of(c, nodes, messages_);
   }
   const auto pass = [&](const Graph& graph) {
     const Work work = total_work(roofline::fold(graph, c.lowering));
@@ -190,8 +187,8 @@ simulate::RunResult PlacedEstimator::run(const simulate::LayerTimes& times,
   simulate::Programs programs =
       prefill_programs(simulate::prefill_work(times, schedule_, tokens, link.exchange));
   if (!platform_) {
-    const simulate::Platform ring = simulate::make_platform({simulate::TopologyKind::Ring}, ranks,
-                                                            link.bytes_per_s, ring_latency_s_);
+    const simulate::Platform ring = simulate::make_platform(
+        {simulate::TopologyKind::Ring}, ranks, link.bytes_per_s, messages_ * link.latency_s);
     return simulate::Simulation(ring, std::move(programs)).run({.send_order = link.order});
   }
   const auto group = static_cast<std::uint32_t>(one_device_.parallelism().devices());

@@ -93,8 +93,7 @@ class PlacedEstimator {
   HardwareLink link_;
   std::optional<ChainLink> inner_link_;  ///< inside nodes, where link_ is the one between them
   std::optional<simulate::Platform> platform_;  ///< none: a ring of link_
-  /// Of all messages that a layer leaves in over a platform's link; over a hardware's of one.
-  double ring_latency_s_ = 0;
+  double messages_ = 1;  ///< that a layer leaves in; over the hardware's own link counted as one
   bool shares_links_ = false;  ///< devices of a rank may share a link of the platform
   std::unique_ptr<simulate::LayerTimes> times_;  ///< null: one device
   DevicePass middle_;                            ///< of all devices but the last
