@@ -40,6 +40,26 @@ TEST_CASE("estimate: says how many devices there are in all") {
   CHECK(says("--tp 2 --dp 2", "4 x "));
 }
 
+TEST_CASE("estimate: two replicas take as long as one device with half the batch") {
+  for (const std::string method :
+       {"plain", "kvp:auxiliary=openelm-270m", "lazyllm:begin=0.9,end=0.5"}) {
+    const std::string of =
+        "estimate --json --model openelm-1.1b --hardware a100-80gb --method " + method;
+    CAPTURE(method);
+    const json both = run_json(of + " --dp 2 --batch 4");
+    const json one = run_json(of + " --batch 2");
+    CHECK(both["ttft_s"] == one["ttft_s"]);
+    CHECK(both["tpot_s"] == one["tpot_s"]);
+    CHECK(both["devices"] == 2);
+  }
+}
+
+TEST_CASE("estimate: the breakdown of a pipeline has the times of its operators") {
+  const std::string text = run_well(estimate + "--pp 2 --tp 2 --breakdown").output;
+  CHECK(contains(text, "ms  bound\n"));
+  CHECK(contains(text, "prefill of stage 1"));
+}
+
 TEST_CASE("sweep: ranks of a chain are on the named platform, as in estimate") {
   const std::string of = "--quiet --model llama-3.1-8b --hardware h100-sxm --prompt-len 32k ";
   const std::string kvr = of + "--method kvr:p=16 --platform ";
