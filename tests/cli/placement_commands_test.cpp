@@ -55,7 +55,10 @@ TEST_CASE("estimate: two replicas take as long as one device with half the batch
 }
 
 TEST_CASE("estimate: the breakdown of a pipeline has the times of its operators") {
-  const std::string text = run_well(estimate + "--pp 2 --tp 2 --breakdown").output;
+  const std::string text =
+      run_well(
+          "estimate --model llama-3.1-8b --hardware h100-sxm --pp 2 --tp 2 --batch 4 --breakdown")
+          .output;
   CHECK(contains(text, "ms  bound\n"));
   CHECK(contains(text, "prefill of stage 1"));
 }
