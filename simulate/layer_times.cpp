@@ -30,28 +30,57 @@ struct LayerSegments {
   std::vector<const TensorInfo*> states;  ///< a state, and rows that a convolution sees
 };
 
-/// What a state space leaves, by the node that leaves it.
-bool is_of_state(const Graph& graph, const kvcast::Node& send) {
-  const kvcast::Node& left = graph.node(*graph.tensor(send.inputs[0]).producer);
-  return std::holds_alternative<kvcast::StateScan>(left.op) ||
-         left.label.starts_with("cache_state");
+bool leaves_scan(const Graph& graph, const kvcast::Node& send) {
+  return std::holds_alternative<kvcast::StateScan>(
+      graph.node(*graph.tensor(send.inputs[0]).producer).op);
 }
 
-/// A rank's pass, folded at its messages. Those of a layer are taken to leave and to be waited for
-/// all at once, where the last of them stands.
+/// What a state space leaves, by the node that leaves it.
+bool is_of_state(const Graph& graph, const kvcast::Node& send) {
+  return leaves_scan(graph, send) ||
+         graph.node(*graph.tensor(send.inputs[0]).producer).label.starts_with("cache_state");
+}
+
+/// A rank's pass, folded at its messages. Those of a layer are taken to leave all at once, where
+/// the last of them stands, and to be waited for there; of a layer that scans, where the scan's do.
 struct Segments {
   std::vector<roofline::OpGroup> embedding;
   std::vector<roofline::OpGroup> head;
   std::vector<LayerSegments> layers;
 };
 
+using Span = std::pair<std::size_t, std::size_t>;  ///< the first and the last
+
+/// By layer, its first and last message; where it scans, those of its scan.
+std::map<int, Span> message_spans(const Graph& graph) {
+  std::map<int, Span> messages;
+  std::map<int, Span> of_scans;
+  const auto widen = [](std::map<int, Span>& spans, int layer, std::size_t i) {
+    Span& span = spans.try_emplace(layer, i, i).first->second;
+    span = {std::min(span.first, i), std::max(span.second, i)};
+  };
+  for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
+    const kvcast::Node& node = graph.nodes()[i];
+    if (is_message(node.op)) widen(messages, node.layer, i);
+    if (std::holds_alternative<kvcast::Send>(node.op) && leaves_scan(graph, node)) {
+      widen(of_scans, node.layer, i);
+    }
+    if (!std::holds_alternative<kvcast::StateScan>(node.op)) continue;
+    for (const TensorId input : node.inputs) {
+      const std::optional<NodeId> made_by = graph.tensor(input).producer;
+      if (made_by && is_message(graph.node(*made_by).op))
+        widen(of_scans, node.layer, made_by->index);
+    }
+  }
+  for (const auto& [layer, scan] : of_scans) messages[layer] = scan;
+  return messages;
+}
+
 Segments segments_of(const Graph& graph, const Lowering& lowering) {
   const roofline::FoldedGraph folded = roofline::fold_nodes(graph, lowering);
   Segments segments;
-  std::map<int, std::pair<std::size_t, std::size_t>> exchange;  // a layer's first and last message
-  for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
-    const kvcast::Node& node = graph.nodes()[i];
-    if (is_message(node.op)) exchange.try_emplace(node.layer, i, i).first->second.second = i;
+  const std::map<int, Span> exchange = message_spans(graph);
+  for (const kvcast::Node& node : graph.nodes()) {
     segments.layers.resize(
         std::max(segments.layers.size(), static_cast<std::size_t>(node.layer + 1)));
   }
@@ -136,6 +165,19 @@ SeenTokens seen_tokens(const LayerSegments& layer, const Symbols& symbols) {
   return seen;
 }
 
+/// A layer with a state waits for the rank before where its scan begins. What it computes up to
+/// there needs nothing of others, and so is the end of what comes before.
+void wait_at_scans(Segments& segments, const Symbols& symbols) {
+  std::vector<roofline::OpGroup>* previous = &segments.embedding;
+  for (LayerSegments& layer : segments.layers) {
+    if (seen_tokens(layer, symbols).has_state()) {
+      previous->insert(previous->end(), layer.before.begin(), layer.before.end());
+      layer.before.clear();
+    }
+    previous = &layer.after;
+  }
+}
+
 Recording record_whole(const Architecture& architecture, const std::vector<MethodSpec>& methods,
                        const Lowering& lowering, Logits logits) {
   if (architecture.encoder_decoder) {
@@ -174,8 +216,9 @@ LayerTimes::LayerTimes(const ChainPasses& passes, const Lowering& lowering,
     throw Error("--skip-unread-rows", "a prompt that several ranks read",
                 "one device: ranks compute all rows of the last layer");
   }
-  const Segments segments = segments_of(passes.middle, lowering);
+  Segments segments = segments_of(passes.middle, lowering);
   const Segments last = segments_of(passes.last, lowering);
+  wait_at_scans(segments, symbols_);
   std::vector<std::vector<roofline::OpGroup>> parts{segments.embedding, last.head};
 
   using Costs = std::map<roofline::OpCost, std::uint64_t>;
@@ -254,7 +297,7 @@ void LayerTimes::cut_into_stretches(std::vector<Layer>& layers) {
   };
   add(embedding);
   for (Layer& layer : layers) {
-    const bool has_state = layer.seen.has_state();  // for which it waits before it begins
+    const bool has_state = layer.seen.has_state();
     if (has_state) cut(layer.begun_before, false);
     add(layer.first_part + before);
     if (layer.exchanges() && !has_state) cut(layer.begun_before, true);

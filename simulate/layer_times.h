@@ -3,7 +3,8 @@
 ///
 /// A rank reads `tokens` tokens of the prompt and attends over `keys`, its own included. Both
 /// schedules exchange right after a layer's keys and values are in the cache. What comes before
-/// needs nothing of others; what comes after needs their keys and values.
+/// needs nothing of others; what comes after needs their keys and values. A layer with a state
+/// begins where its scan waits for the state of the rank before, see SeenTokens::has_state.
 #pragma once
 
 #include <cstdint>

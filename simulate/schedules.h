@@ -60,7 +60,7 @@ struct SeenTokens {
   std::uint64_t of_state(std::uint64_t tokens) const {
     return state_bytes + std::min(tokens, taps) * tap_bytes;
   }
-  /// Later ranks wait for it before their own rows; what a convolution sees is sent as keys are.
+  /// Later ranks wait for it where the layer begins; what a convolution sees is sent as keys are.
   bool has_state() const { return state_bytes > 0; }
   bool besides_keys() const { return state_bytes > 0 || tap_bytes > 0; }
   auto operator<=>(const SeenTokens&) const = default;

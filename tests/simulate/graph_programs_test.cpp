@@ -129,8 +129,7 @@ TEST_CASE("graph_programs: a chain sends what later tokens see through windows a
   CHECK(bytes("deepseek-v2-lite") == 27 * 2 * 576 * (3000 + 8200 + 16500));
   // In each of 24 layers keys and values of 2 heads of 128, a state of 48 heads of 256·64 in fp32,
   // and what a convolution sees of the last 3 tokens: 48 heads of 64 and twice 256.
-  // A schedule has a layer with a state wait before its projections, a graph before its scan.
-  CHECK(bytes("falcon-h1-1.5b", 0.05) ==
+  CHECK(bytes("falcon-h1-1.5b", 0.01) ==
         24 *
             (1024 * (3000 + 8200 + 16500) + 3 * (48 * 256 * 64 * 4 + 3 * 2 * (48 * 64 + 2 * 256))));
   // 6 layers of 8 heads of 64; 10 see the last 2 tokens of 2048 features, and keep nothing else.
