@@ -141,14 +141,15 @@ ServerStep::Pass ServerStep::compile(const Graph& graph, const std::vector<Symbo
 }
 
 void ServerStep::add_prompt(const StepSequence& sequence) {
-  rows_ += prompts_ ? sequence.tokens : slots(sequence.tokens);
   if (prompts_) {
+    rows_ += sequence.tokens;
     all_.add(sequence);
     chunks_.add(sequence);
     return;
   }
   KVCAST_ASSERT(sequence.cached == 0);
   ++whole_prompts_;
+  whole_rows_ += slots(sequence.tokens);
   whole_prompts_s_ += whole_prompt_seconds(sequence.tokens);
 }
 
@@ -233,7 +234,7 @@ void ServerStep::next_rank() {
     host_s += prompts_->host_s();
   }
   ranks_.rows += rows_;
-  ranks_.most_rows = std::max(ranks_.most_rows, rows_);
+  ranks_.most_rows = std::max(ranks_.most_rows, rows_ + whole_rows_);
   ranks_.has_chunks |= chunks > 0;
   ranks_.device_s = std::max(ranks_.device_s, device_s);
   ranks_.host_s = std::max(ranks_.host_s, host_s);
@@ -243,6 +244,7 @@ void ServerStep::next_rank() {
   chunks_.clear();
   rows_ = 0;
   whole_prompts_ = 0;
+  whole_rows_ = 0;
   whole_prompts_s_ = 0;
   decodes_ = 0;
   sum_of_kv_len_ = 0;
@@ -263,11 +265,11 @@ double ServerStep::expert_seconds() {
 }
 
 Seconds ServerStep::take() {
-  if (rows_ > 0) next_rank();
-  KVCAST_ASSERT(ranks_.rows > 0);
+  if (rows_ + whole_rows_ > 0) next_rank();
+  KVCAST_ASSERT(ranks_.most_rows > 0);
   double device_s = ranks_.device_s;
   double host_s = ranks_.host_s;
-  if (decode_.experts) {
+  if (decode_.experts && ranks_.rows > 0) {
     device_s += expert_seconds();
     host_s += (ranks_.has_chunks ? *prompts_ : decode_).experts->host_seconds();
   }
@@ -277,7 +279,7 @@ Seconds ServerStep::take() {
 }
 
 double ServerStep::hop_bytes() const {
-  return hop_bytes_per_row_ * static_cast<double>(std::max(ranks_.most_rows, rows_));
+  return hop_bytes_per_row_ * static_cast<double>(std::max(ranks_.most_rows, rows_ + whole_rows_));
 }
 
 double ServerStep::activation_bytes(std::uint64_t tokens) const {

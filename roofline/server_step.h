@@ -6,7 +6,8 @@
 /// its counts grow in proportion to sequences and to their caches.
 ///
 /// Replicas that share experts (dp with ep) step together: a step takes as long as the rank with
-/// most to do outside the experts, and as the experts with the mean of all ranks' rows.
+/// most to do outside the experts, and as the experts with the mean of all ranks' rows. A prompt
+/// that comes whole has its experts' time in its own, as if every rank read one.
 #pragma once
 
 #include <cstdint>
@@ -100,9 +101,10 @@ class ServerStep {
   // Of the rank that sequences are added to.
   StepSizes all_;
   StepSizes chunks_;
+  std::uint64_t rows_ = 0;  ///< but for whole prompts
   std::uint64_t whole_prompts_ = 0;
-  double whole_prompts_s_ = 0;
-  std::uint64_t rows_ = 0;
+  std::uint64_t whole_rows_ = 0;
+  double whole_prompts_s_ = 0;                      ///< with what experts do
   std::map<std::uint64_t, double> whole_prompt_s_;  ///< by length
   std::uint64_t decodes_ = 0;
   double sum_of_kv_len_ = 0;  ///< over the decode steps

@@ -28,6 +28,16 @@ double decodes(ServerStep& step, const std::vector<std::uint64_t>& kv_lens) {
   return step.take().value;
 }
 
+/// Four ranks.
+Configuration sharing_experts(const char* method) {
+  Configuration c = a100_configuration("qwen3-30b-a3b", method);
+  c.parallelism.dp = 4;
+  c.parallelism.ep = 4;
+  c.interconnect = std::make_shared<const roofline::Interconnect>(
+      roofline::load_interconnect(catalog(), "dgx-a100"));
+  return c;
+}
+
 }  // namespace
 
 // Grouped heads, windows in every second layer, latents, experts, a state.
@@ -197,11 +207,7 @@ TEST_CASE("server step: a step's way through the stages of a pipeline") {
 }
 
 TEST_CASE("server step: ranks that share experts step together") {
-  Configuration c = a100_configuration("qwen3-30b-a3b", "plain");
-  c.parallelism.dp = 4;
-  c.parallelism.ep = 4;
-  c.interconnect = std::make_shared<const roofline::Interconnect>(
-      roofline::load_interconnect(catalog(), "dgx-a100"));
+  const Configuration c = sharing_experts("plain");
   ServerStep step(c);
   // Prompts and sequences that decode, of each rank.
   using Rank = std::pair<std::uint64_t, std::uint64_t>;
@@ -226,4 +232,15 @@ TEST_CASE("server step: ranks that share experts step together") {
   CHECK(prompt_s > spread_s);
   CHECK(prompt_s >= seconds({{1, 0}, {0, 0}, {0, 0}, {0, 0}}));
   CHECK(prompt_s < seconds({{1, 0}, {1, 0}, {1, 0}, {1, 0}}));
+}
+
+TEST_CASE("server step: whole prompts bring their experts' time with them") {
+  const Configuration c = sharing_experts("random-prune:keep=0.5");
+  ServerStep step(c);
+  const roofline::Estimate e = Estimator(c).at({4, 700, 2});
+  for (int rank = 0; rank < 4; ++rank) {
+    step.add_prompt({700, 0});
+    step.next_rank();
+  }
+  CHECK(step.take().value == near(e.ttft_s).epsilon(1e-12));
 }
