@@ -18,10 +18,17 @@ constexpr std::size_t rows_ahead = 16;
 template <std::size_t lanes>
 constexpr std::size_t dot_rows = lanes == 16 ? block_rows : 3;
 
+/// What comes to the second-level cache while tiles are multiplied, so many numbers with each row
+/// of B.
+struct Ahead {
+  const float* at;
+  std::size_t step;
+};
+
 /// One tile of C in registers: `rows` times `vectors` vectors.
 template <std::size_t lanes, std::size_t rows, std::size_t vectors>
 KVCAST_INLINE void multiply_tile(const Product& p, bool accumulate, std::size_t row,
-                                 std::size_t column) {
+                                 std::size_t column, Ahead ahead) {
   using V = Vector<lanes>;
   V sums[rows][vectors];
   for (std::size_t r = 0; r < rows; ++r) {
@@ -34,7 +41,8 @@ KVCAST_INLINE void multiply_tile(const Product& p, bool accumulate, std::size_t 
   }
   const float* a = p.a + row * p.lda;
   const float* b = p.b + column;
-  for (std::size_t k = 0; k < p.k; ++k) {
+  for (std::size_t k = 0; k < p.k; ++k, ahead.at += ahead.step) {
+    __builtin_prefetch(ahead.at, 0, 2);
     V loaded[vectors];
     for (std::size_t v = 0; v < vectors; ++v) {
       loaded[v] = *reinterpret_cast<const V*>(b + k * p.ldb + v * lanes);
@@ -56,19 +64,23 @@ KVCAST_INLINE void multiply_tile(const Product& p, bool accumulate, std::size_t 
 /// Tiles of `vectors` vectors from a column on, then narrower ones.
 template <std::size_t lanes, std::size_t rows, std::size_t vectors>
 KVCAST_INLINE void row_of_tiles(const Product& p, bool accumulate, std::size_t row,
-                                std::size_t column) {
+                                std::size_t column, Ahead ahead) {
   for (; column + vectors * lanes <= p.n; column += vectors * lanes) {
-    multiply_tile<lanes, rows, vectors>(p, accumulate, row, column);
+    multiply_tile<lanes, rows, vectors>(p, accumulate, row, column, ahead);
   }
-  if constexpr (vectors > 1) row_of_tiles<lanes, rows, vectors - 1>(p, accumulate, row, column);
+  if constexpr (vectors > 1) {
+    row_of_tiles<lanes, rows, vectors - 1>(p, accumulate, row, column, ahead);
+  }
 }
 
 /// A row of tiles of `wanted` rows, at most `rows`.
 template <std::size_t lanes, std::size_t rows>
 KVCAST_INLINE void tiles_of_rows(const Product& p, bool accumulate, std::size_t row,
-                                 std::size_t wanted) {
-  if (wanted == rows) return row_of_tiles<lanes, rows, tile_vectors<lanes>>(p, accumulate, row, 0);
-  if constexpr (rows > 1) tiles_of_rows<lanes, rows - 1>(p, accumulate, row, wanted);
+                                 std::size_t wanted, Ahead ahead) {
+  if (wanted == rows) {
+    return row_of_tiles<lanes, rows, tile_vectors<lanes>>(p, accumulate, row, 0, ahead);
+  }
+  if constexpr (rows > 1) tiles_of_rows<lanes, rows - 1>(p, accumulate, row, wanted, ahead);
 }
 
 /// Dot products of `rows` rows of A and 4 of B.
@@ -123,12 +135,14 @@ KVCAST_INLINE void rows_of_dots(const Product& p, std::size_t row) {
 }
 
 template <std::size_t lanes>
-KVCAST_INLINE void multiply_lanes(const Product& p, bool accumulate) {
+KVCAST_INLINE void multiply_lanes(const Product& p, bool accumulate, const float* next) {
   // Tiles of equal height: one row at the end would wait for B as long as two multiply.
   const std::size_t heights = (p.m + block_rows - 1) / block_rows;
   for (std::size_t i = 0, row = 0; i < heights; ++i) {
     const std::size_t rows = (p.m - row + heights - i - 1) / (heights - i);
-    tiles_of_rows<lanes, block_rows>(p, accumulate, row, rows);
+    const std::size_t step = next == nullptr ? 0 : (p.ldb + heights - 1) / heights;
+    const Ahead ahead{(next == nullptr ? p.b : next) + i * p.k * step, step};
+    tiles_of_rows<lanes, block_rows>(p, accumulate, row, rows, ahead);
     row += rows;
   }
 }
@@ -207,8 +221,8 @@ std::size_t tile_columns_of() {
 }  // namespace
 
 KVCAST_VECTOR_WIDTHS(std::size_t, tile_columns, tile_columns_of, (), ())
-KVCAST_VECTOR_WIDTHS(void, multiply_block, multiply_lanes, (const Product& p, bool accumulate),
-                     (p, accumulate))
+KVCAST_VECTOR_WIDTHS(void, multiply_block, multiply_lanes,
+                     (const Product& p, bool accumulate, const float* next), (p, accumulate, next))
 KVCAST_VECTOR_WIDTHS(void, multiply_block_transposed, multiply_lanes_transposed, (const Product& p),
                      (p))
 namespace {

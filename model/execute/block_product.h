@@ -30,8 +30,10 @@ struct Product {
 /// Columns of the widest tile that this processor keeps in registers: B is read in order when its
 /// rows are no longer.
 std::size_t tile_columns();
-/// B [k, n], n a multiple of vector_width or of tile_columns; with `accumulate` C += A·B.
-void multiply_block(const Product& product, bool accumulate = false);
+/// B [k, n], n a multiple of vector_width or of tile_columns; with `accumulate` C += A·B. `next`
+/// has as many numbers as B and is multiplied next: it is on its way to the second-level cache in
+/// the meantime.
+void multiply_block(const Product& product, bool accumulate = false, const float* next = nullptr);
 /// The same with B [n, k]: C = A·Bᵀ, rows of B ldb apart; n and k are any numbers.
 void multiply_block_transposed(const Product& product);
 /// out[k, columns] = Bᵀ of B [n, k], whose rows lie ldb apart; columns after the n are zero. Rows

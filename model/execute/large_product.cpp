@@ -89,15 +89,16 @@ class Piece {
                         stride);
       }
       for (std::size_t j = 0; j < chunk.n; j += panel) {
-        multiply_panel(packed + j * chunk.count + k * panel, chunk.k + k, count, chunk.column + j,
-                       std::min(panel, chunk.n - j));
+        const float* const b = packed + j * chunk.count + k * panel;
+        const float* const next = j + panel < chunk.n ? b + panel * chunk.count : nullptr;
+        multiply_panel(b, next, chunk.k + k, count, chunk.column + j, std::min(panel, chunk.n - j));
       }
     }
   }
 
  private:
-  void multiply_panel(const float* b, std::size_t k, std::size_t count, std::size_t column,
-                      std::size_t n) {
+  void multiply_panel(const float* b, const float* next, std::size_t k, std::size_t count,
+                      std::size_t column, std::size_t n) {
     float* const c = p_.c + row_ * p_.ldc + column;
     const bool accumulates = form_.accumulates || k > 0;
     const bool whole = n % vector_width == 0;
@@ -113,7 +114,7 @@ class Piece {
     if (!whole && accumulates) {
       for (std::size_t r = 0; r < rows_; ++r) std::copy_n(c + r * p_.ldc, n, edge_ + r * panel);
     }
-    multiply_block(part, accumulates);
+    multiply_block(part, accumulates, next);
     if (whole) return;
     for (std::size_t r = 0; r < rows_; ++r) std::copy_n(edge_ + r * panel, n, c + r * p_.ldc);
   }
