@@ -1,6 +1,7 @@
 #include "model/execute/weight_store.h"
 
 #include <algorithm>
+#include <atomic>
 #include <set>
 
 #include "model/execute/stored_blocks.h"
@@ -40,6 +41,22 @@ std::map<std::string, WeightUse> uses_of(const std::vector<const Graph*>& graphs
   }
   return uses;
 }
+
+/// Lets go of a file's pages on the way, whichever thread reads them: packed, they are no longer
+/// needed.
+class PagesOnTheWay {
+ public:
+  explicit PagesOnTheWay(const WeightReader& source) : source_(source) {}
+  void have_read(std::size_t bytes) {
+    constexpr std::size_t together = std::size_t{8} << 20;
+    const std::size_t before = bytes_.fetch_add(bytes);
+    if (before / together != (before + bytes) / together) source_.forget();
+  }
+
+ private:
+  const WeightReader& source_;
+  std::atomic<std::size_t> bytes_{0};
+};
 
 /// Reads every row and lets it go. Throws Error when one is not finite.
 void check_rows(const WeightReader& source, std::size_t rows, std::size_t row) {
@@ -164,13 +181,16 @@ void WeightStore::load(Weight& weight, const WeightReader& source, const WeightU
     // In the type that the graphs say, if the file's rows have it.
     const bool as_stored =
         info.shape.size() == 2 && has_strips(info.dtype) && source.stored_dtype() == info.dtype;
+    PagesOnTheWay pages(source);
     for (std::size_t first_row = 0; first_row < rows; first_row += of_each) {
       const auto fill = [&](std::size_t first, std::span<float> out) {
         source.read_rows(first_row + first, out);
+        pages.have_read(out.size_bytes());
         if (kernel > 1) swap_last_dims(out, row / kernel, kernel);
       };
       const auto fill_stored = [&](std::size_t first, std::size_t n, std::span<std::byte> out) {
         source.read_stored(first_row + first, n, out);
+        pages.have_read(out.size_bytes());
       };
       weight.matrices.push_back(
           as_stored ? Matrix(of_each, row, info.dtype, fill_stored, store_, arithmetic_)
