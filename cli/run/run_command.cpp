@@ -295,10 +295,7 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
     }
   }
   if (o.count) {
-    Table table({"", "analytic", "counted"});
-    table.add({"FLOPs", std::to_string(g.analytic_flops), std::to_string(g.counted.flops)});
-    table.add({"bytes", std::to_string(g.analytic_bytes), std::to_string(g.counted.bytes())});
-    print_text(table.text());
+    print_text(count_text(g.analytic_flops, g.analytic_bytes, g.counted));
   }
   if (o.profile) {
     print_text(profile_text(j["profile"]));

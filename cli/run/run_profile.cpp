@@ -149,6 +149,14 @@ std::string packed_text(const ordered_json& packed) {
   return fmt::format("packed for products: {}\n", fmt::join(parts, ", "));
 }
 
+std::string count_text(std::uint64_t analytic_flops, std::uint64_t analytic_bytes,
+                       const execute::CountedWork& counted) {
+  Table table({"", "analytic", "counted"});
+  table.add({"FLOPs", std::to_string(analytic_flops), std::to_string(counted.flops)});
+  table.add({"bytes", std::to_string(analytic_bytes), std::to_string(counted.bytes())});
+  return table.text();
+}
+
 std::string profile_text(const ordered_json& rows) {
   ordered_json shown = ordered_json::array();
   for (const std::string pass : {"prefill", "decode"}) {

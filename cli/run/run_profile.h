@@ -1,4 +1,5 @@
-/// Where a run's time went, operator class by operator class, beside the roofline's prediction.
+/// Where a run's time went, operator class by operator class, beside the roofline's prediction, and
+/// how much it computed.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,9 @@ nlohmann::ordered_json profile_json(const execute::Session& session,
 nlohmann::ordered_json packed_json(const execute::WeightStore& weights);
 /// "packed for products: 180 matrices in q4_1 (60.3 MB), 1 in q8_0 (30.1 MB)"
 std::string packed_text(const nlohmann::ordered_json& packed);
+/// FLOPs and bytes as the graphs say and as plain loops counted them.
+std::string count_text(std::uint64_t analytic_flops, std::uint64_t analytic_bytes,
+                       const execute::CountedWork& counted);
 /// Of the prefill and the decode steps.
 std::string profile_text(const nlohmann::ordered_json& rows);
 

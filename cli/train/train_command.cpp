@@ -14,6 +14,7 @@
 #include "cli/frame/request_options.h"
 #include "cli/frame/result.h"
 #include "cli/run/run_job.h"
+#include "cli/run/run_profile.h"
 #include "cli/train/training_job.h"
 #include "cli/train/training_log.h"
 #include "model/base/order_statistics.h"
@@ -60,10 +61,18 @@ void print_training(const TrainOptions& o, const TrainingJob& job, const StepRep
     j["loss_parts"] = parts_json(trainer, last.loss);
     if (validation) j["validation_loss_parts"] = parts_json(trainer, *validation);
   }
-  const std::string text = fmt::format(
+  std::string text = fmt::format(
       "{} steps, loss {:.4f}{}, {} a step, {:.0f} tokens a second\n", last.step, last.loss.sum,
       validation ? fmt::format(", validation loss {:.4f}", validation->sum) : std::string(),
       format_quantity(step_s, Dimension::Seconds), tokens_per_s);
+  if (o.count) {
+    const train::CountedSteps& work = trainer.counted();
+    j["analytic_flops"] = work.analytic_flops;
+    j["analytic_bytes"] = work.analytic_bytes;
+    j["counted_flops"] = work.counted.flops;
+    j["counted_bytes"] = work.counted.bytes();
+    text += count_text(work.analytic_flops, work.analytic_bytes, work.counted);
+  }
   print_result(o.json, j, text);
 }
 
@@ -235,6 +244,7 @@ void add_train(Command app, const Globals& globals) {
   c.add("--save-every STEPS", o->save_every, "write a checkpoint [at the end]").group(of_run);
   c.add("--validate-every STEPS", o->validate_every, "losses of --validation-text [at the end]")
       .group(of_run);
+  c.add("--count", o->count, "count every FLOP and byte with plain loops (slow)");
   c.add("--plot", o->plot, "draw the losses");
   c.add("--wait-limit SECONDS", o->wait_limit_s, "with mpirun: how long a rank waits for another")
       .positive()

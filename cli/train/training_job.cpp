@@ -78,6 +78,11 @@ TrainSettings parse_settings(const TrainOptions& o, std::uint64_t ranks) {
     s.consistency_loss = parse_share(o.consistency_weight, "--consistency-weight");
   }
   s.recompute = parse_flag("--recompute", o.recompute, parse_recompute);
+  s.count = o.count;
+  if (s.count && ranks > 1) {
+    throw Error("--count", fmt::format("{} ranks, each with a part of the work", ranks),
+                "one process");
+  }
   s.seed = parse_token_count(o.seed, "--seed");
   return s;
 }

@@ -46,6 +46,7 @@ struct TrainOptions {
   std::string validate_every;  ///< empty: at the end
   std::string plot;
   bool resume = false;
+  bool count = false;
   int threads = 0;
   double wait_limit_s = 600;
   bool json = false;

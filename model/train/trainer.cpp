@@ -17,6 +17,7 @@
 #include "model/base/json_file.h"
 #include "model/convert/stored_form.h"
 #include "model/execute/messenger.h"
+#include "model/graph/work.h"
 #include "model/io/files/atomic_file.h"
 #include "model/io/tensors/mapped_file.h"
 #include "model/io/tensors/stored_tensor.h"
@@ -114,11 +115,15 @@ Trainer::Trainer(const Checkpoint& base, const std::vector<MethodSpec>& methods,
   next_.emplace(run_pass_of(recording_, recording_.next.graph));
   evaluate_.emplace(run_pass_of(evaluation_, evaluation_.first.graph));
   if (loss_parts_.size() == 1) loss_parts_.clear();
-  update_.emplace(recording_.update, *store_, execute::Loops::Fast);
+  update_.emplace(recording_.update, *store_, loops());
+}
+
+execute::Loops Trainer::loops() const {
+  return settings_.count ? execute::Loops::Counting : execute::Loops::Fast;
 }
 
 Trainer::RunPass Trainer::run_pass_of(const TrainingRecording& recording, const Graph& graph) {
-  RunPass pass{recording, execute::Executor(graph, *store_, execute::Loops::Fast), {}};
+  RunPass pass{recording, graph, execute::Executor(graph, *store_, loops()), {}};
   for (const TensorId id : losses_of(graph)) {
     const auto part = std::find(loss_parts_.begin(), loss_parts_.end(), part_name(graph, id));
     const Op& op = graph.node(*graph.tensor(id).producer).op;
@@ -134,6 +139,19 @@ std::uint64_t Trainer::ranks() const { return messenger_ != nullptr ? messenger_
 
 const Checkpoint& Trainer::trained() const {
   return recording_.predictor ? opened_.at(recording_.helper_models.front().name) : base_;
+}
+
+execute::Output Trainer::run_of_step(const execute::Executor& executor, const Graph& graph,
+                                     const Symbols& symbols, const SymbolValues& values,
+                                     const execute::Inputs& inputs, execute::Messenger* messenger) {
+  if (!settings_.count) return executor.run(values, inputs, cache_, arena_, nullptr, messenger);
+  execute::LateSizes sizes{&symbols};  // how many experts were read
+  const auto observe = [&](const execute::NodeRun& run) { counted_.counted += *run.counted; };
+  execute::Output out = executor.run(values, inputs, cache_, arena_, observe, messenger, &sizes);
+  const Work work = total_work(graph);
+  counted_.analytic_flops += work.flops.at(sizes.values);
+  counted_.analytic_bytes += work.bytes().at(sizes.values);
+  return out;
 }
 
 void Trainer::add_losses(const RunPass& pass, const std::vector<std::span<const TokenId>>& windows,
@@ -157,7 +175,8 @@ void Trainer::add_losses(const RunPass& pass, const std::vector<std::span<const 
   for (const HelperModel& helper : recording.helper_models) {
     add_model(helper.prefix, helper.architecture);
   }
-  const execute::Output out = pass.executor.run(values, inputs, cache_, arena_);
+  const execute::Output out =
+      run_of_step(pass.executor, pass.graph, recording.symbols, values, inputs, nullptr);
   loss.parts.resize(std::max<std::size_t>(1, loss_parts_.size()));
   for (std::size_t i = 0; i < pass.results.size(); ++i) {
     const RunPass::Part& part = pass.results[i];
@@ -205,9 +224,8 @@ StepReport Trainer::step(TokenWindows& text) {
       static_cast<float>(1 / (1 - std::pow(adamw.beta2, t))),
       settings_.clip > 0 ? static_cast<float>(settings_.clip) : std::numeric_limits<float>::max()};
   const SymbolValues none = recording_.symbols.resolve({1, 1, 1});
-  report.gradient_norm = update_
-                             ->run(none, {{std::string(optimizer_name), settings}}, cache_, arena_,
-                                   nullptr, messenger_)
+  report.gradient_norm = run_of_step(*update_, recording_.update, recording_.symbols, none,
+                                     {{std::string(optimizer_name), settings}}, messenger_)
                              .data[0];
   if (!std::isfinite(report.gradient_norm)) {
     throw Error(fmt::format("step {}: the gradient of {} is not finite; expected finite numbers, "

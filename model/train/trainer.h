@@ -17,6 +17,7 @@
 
 #include "model/execute/executor.h"
 #include "model/execute/opened_models.h"
+#include "model/execute/plain_loops.h"
 #include "model/execute/training_store.h"
 #include "model/record/training_recording.h"
 #include "model/train/learning_rate.h"
@@ -37,6 +38,7 @@ struct TrainSettings {
   std::optional<double> consistency_loss = {};  ///< absent: 1 over the base's layers
   std::uint64_t seed = 1;                       ///< of linear maps that no folder is named for
   Recompute recompute = Recompute::None;
+  bool count = false;  ///< steps run in plain loops, see Trainer::counted()
   Lowering lowering = {Kernels::Fused, Kernels::Fused, DType::FP32, DType::FP32, DType::FP32};
 };
 
@@ -54,6 +56,13 @@ struct StepReport {
   Loss loss;               ///< with the z-loss
   double gradient_norm = 0;
   double learning_rate = 0;
+};
+
+/// Work of all passes so far: by the graphs, and as the plain loops did it.
+struct CountedSteps {
+  std::uint64_t analytic_flops = 0;
+  std::uint64_t analytic_bytes = 0;
+  execute::CountedWork counted;
 };
 
 class Trainer {
@@ -76,6 +85,8 @@ class Trainer {
   /// The model that is trained: the base, or KV Prediction's auxiliary model.
   const Checkpoint& trained() const;
   std::uint64_t steps_done() const { return steps_done_; }
+  /// Nothing unless the settings ask for it. On several ranks this one's.
+  const CountedSteps& counted() const { return counted_; }
   const TrainingRecording& recording() const { return recording_; }
   std::uint64_t store_bytes() const { return store_->bytes(); }
 
@@ -92,6 +103,7 @@ class Trainer {
   /// A recorded pass and what its results are parts of.
   struct RunPass {
     const TrainingRecording& recording;
+    const Graph& graph;
     execute::Executor executor;
     struct Part {
       std::size_t index;
@@ -99,7 +111,12 @@ class Trainer {
     };
     std::vector<Part> results;
   };
+  execute::Loops loops() const;
   RunPass run_pass_of(const TrainingRecording& recording, const Graph& graph);
+  /// Counts the work, if asked for.
+  execute::Output run_of_step(const execute::Executor& executor, const Graph& graph,
+                              const Symbols& symbols, const SymbolValues& values,
+                              const execute::Inputs& inputs, execute::Messenger* messenger);
   void add_losses(const RunPass& pass, const std::vector<std::span<const TokenId>>& windows,
                   double share, Loss& loss);
   /// The sum of all ranks' losses.
@@ -125,6 +142,7 @@ class Trainer {
   execute::Arena arena_;
   execute::CacheStore cache_;
   std::uint64_t steps_done_ = 0;
+  CountedSteps counted_;
 };
 
 /// What save() wrote beside the states. Throws Error.

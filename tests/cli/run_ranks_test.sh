@@ -225,6 +225,7 @@ else
   cmp ranks/checkpoint-000006/model.safetensors again/checkpoint-000006/model.safetensors ||
     fail "training resumed on ranks"
   refused 2 "at least a sequence for each of 2 ranks" "${mpi[@]}" 2 "${train[@]}" --batch 1 --output new
+  refused 2 "each with a part of the work" "${mpi[@]}" 2 "${train[@]}" --batch 4 --count --output new
   refused 1 "step 1: the gradient of " "${mpi[@]}" 2 "${train[@]}" --batch 4 --z-loss 1e35 --output new
   refused 2 "a folder with checkpoints" "${mpi[@]}" 2 "${train[@]}" --batch 4 --output ranks
 

@@ -196,6 +196,36 @@ TEST_CASE("train: a checkpoint that kvcast runs, and goes on from") {
   check_contains(resumed(R"({"settings": {}, "steps": 7})"), {"checkpoint-000006: got 7 steps"});
 }
 
+TEST_CASE("train --count: every FLOP and byte of a step is one that the recorded graphs have") {
+  const TestFolder folder;
+  std::ofstream text(folder.file("text.txt"));
+  for (int i = 0; i < 2000; ++i) text << static_cast<char>(1 + i % 11);
+  text.close();
+  const auto train = [&](const std::string& model, const std::string& flags) {
+    static int outputs = 0;
+    return run_json("train --quiet --model " KVCAST_SOURCE_DIR "/tests/oracle/" + model +
+                    " --tokenizer bytes --seq-len 16 --batch 2 --text '" + folder.file("text.txt") +
+                    "' --output '" + folder.file("out" + std::to_string(++outputs)) + "' --json " +
+                    flags);
+  };
+  // Plain, with experts whose number a run finds, and with a state.
+  for (const char* model : {"llama_mha", "mixtral", "falcon_h1"}) {
+    CAPTURE(model);
+    for (const char* flags : {"", "--recompute full --micro-batches 2", "--recompute selective"}) {
+      const json j = train(model, std::string("--steps 1 --count ") + flags);
+      CHECK(j["counted_flops"] > 0);
+      CHECK(j["counted_flops"] == j["analytic_flops"]);
+      CHECK(j["counted_bytes"] == j["analytic_bytes"]);
+    }
+  }
+  const json one = train("llama_mha", "--steps 1 --count");
+  const json three = train("llama_mha", "--steps 3 --count");
+  const json fast = train("llama_mha", "--steps 3");
+  CHECK(three["counted_flops"] == 3 * one["counted_flops"].get<std::uint64_t>());
+  CHECK(three["loss"].get<double>() == near(fast["loss"].get<double>()).epsilon(1e-5));
+  CHECK_FALSE(fast.contains("counted_flops"));
+}
+
 TEST_CASE("train: KV Prediction from a pruned base, from untrained maps, and goes on") {
   const TestFolder folder;
   const std::string text = folder.file("text.txt");
