@@ -188,12 +188,17 @@ void show(const ModelOptions& o, const Globals& globals) {
   if (o.pass != "prefill" && o.pass != "decode" && o.pass != "training") {
     throw Error("--pass", "'" + o.pass + "'", "prefill, decode or training");
   }
-  const Recording r = record(a, parse_methods(o.method), lowering);
+  const auto find_model = [catalog = globals.catalog()](const std::string& name) {
+    return load_model(catalog, name);
+  };
+  const Recording r = record(a, parse_methods(o.method), lowering, {.find_model = find_model});
   ordered_json j = model_json(a, r, lowering);
   std::string text = plain_text(j);
   if (!o.graph.empty() || o.operators) {
     std::optional<TrainingRecording> training;
-    if (o.pass == "training") training = record_training(a, parse_methods(o.method), lowering);
+    if (o.pass == "training") {
+      training = record_training(a, parse_methods(o.method), lowering, {.find_model = find_model});
+    }
     const Symbols& symbols = training ? training->symbols : r.symbols;
     const Graph& graph = training              ? training->first.graph
                          : o.pass == "prefill" ? r.prefill()

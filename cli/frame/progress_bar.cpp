@@ -29,7 +29,7 @@ std::string clock(double seconds) {
 
 /// "[#####.....]  50.0 %  1.2 M points/s  0:42 left": one line, without color.
 std::string progress_line(std::uint64_t done, std::uint64_t done_before, std::uint64_t total,
-                          double elapsed_s) {
+                          double elapsed_s, std::string_view facts) {
   const double share = total == 0 ? 1 : static_cast<double>(done) / static_cast<double>(total);
   const auto filled =
       std::min(bar_width, static_cast<std::size_t>(share * static_cast<double>(bar_width)));
@@ -37,7 +37,8 @@ std::string progress_line(std::uint64_t done, std::uint64_t done_before, std::ui
                                  std::string(bar_width - filled, '.'), 100 * share);
   if (done <= done_before || elapsed_s <= 0) return line;
   const double rate = static_cast<double>(done - done_before) / elapsed_s;
-  line += fmt::format("  {} points/s", format_count(rate));
+  line +=
+      facts.empty() ? fmt::format("  {} points/s", format_count(rate)) : fmt::format("  {}", facts);
   if (done < total)
     line += fmt::format("  {} left", clock(static_cast<double>(total - done) / rate));
   return line;
@@ -53,9 +54,10 @@ ProgressBar::~ProgressBar() {
 }
 
 void ProgressBar::draw(std::uint64_t done, std::uint64_t done_before, std::uint64_t total,
-                       double elapsed_s) {
+                       double elapsed_s, std::string_view facts) {
   if (!active_) return;
-  std::fprintf(stderr, "\r%s\033[K", progress_line(done, done_before, total, elapsed_s).c_str());
+  std::fprintf(stderr, "\r%s\033[K",
+               progress_line(done, done_before, total, elapsed_s, facts).c_str());
   drawn_ = true;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace kvcast::cli {
 
@@ -14,8 +15,10 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  /// `done_before` of the `done` are from an earlier run and do not count for the rate.
-  void draw(std::uint64_t done, std::uint64_t done_before, std::uint64_t total, double elapsed_s);
+  /// `done_before` of the `done` are from an earlier run and do not count for the rate, in whose
+  /// place `facts` are shown if there are any.
+  void draw(std::uint64_t done, std::uint64_t done_before, std::uint64_t total, double elapsed_s,
+            std::string_view facts = "");
 
  private:
   bool active_ = false;

@@ -145,19 +145,25 @@ void run_steps(const TrainOptions& o, const Globals& globals, TrainingJob& job, 
       if (job.validation && (ends || last->step % job.validate_every == 0)) {
         validation = trainer.loss_of(*job.validation);
       }
-      log.add(*last, static_cast<double>(job.settings.batch * job.seq_len) / seconds, validation);
-      bar.draw(last->step, first, steps, watch.seconds());
+      const double tokens_per_s = static_cast<double>(job.settings.batch * job.seq_len) / seconds;
+      log.add(*last, tokens_per_s, validation);
+      bar.draw(last->step, first, steps, watch.seconds(),
+               fmt::format("loss {:.4f}  {} tokens/s", last->loss.sum, format_count(tokens_per_s)));
       if (ends || last->step % job.save_every == 0) save();
     });
   }
+  const auto draw = [&] {
+    if (!o.plot.empty() && last) log.draw(o.plot, trainer.trained().architecture().name);
+  };
   if (interrupted) {
+    if (speaks) draw();
     globals.say(fmt::format("stopped after step {}; --resume goes on", trainer.steps_done()));
     if (ranks == nullptr) throw Interrupted{};
     return;
   }
   if (!speaks) return;
   guarded([&] {
-    if (!o.plot.empty()) log.draw(o.plot, trainer.trained().architecture().name);
+    draw();
     // The first step pays for fresh memory.
     print_training(o, job, *last, validation, median(std::move(step_s)));
   });

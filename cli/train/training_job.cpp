@@ -14,6 +14,7 @@
 #include "model/base/json_file.h"
 #include "model/base/quantity.h"
 #include "model/convert/conversion_source.h"
+#include "model/convert/mlkv_conversion.h"
 #include "model/convert/prune_conversion.h"
 #include "model/execute/generate.h"
 #include "model/execute/machine_probe.h"
@@ -169,6 +170,10 @@ SavedForm saved_form(const TrainOptions& o, const Checkpoint& base, const Traine
       form.config[change.key] = value.is_discarded() ? nlohmann::json(change.value) : value;
     }
     form.config["torch_dtype"] = "float32";
+    const std::vector<MethodSpec> methods = parse_methods(o.method);
+    if (std::ranges::count(methods, "mlkv", &MethodSpec::name) > 0) {
+      add_mlkv_keys(base.architecture(), trainer.recording().model, form.config);
+    }
   }
   if (!trained.is_random() && trained.gguf() == nullptr) form.tokenizer = trained.path();
   if (!o.tokenizer.empty() && o.tokenizer != "bytes" && !is_gguf(o.tokenizer)) {

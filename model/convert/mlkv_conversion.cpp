@@ -15,18 +15,6 @@
 namespace kvcast {
 namespace {
 
-nlohmann::json config_of(const Checkpoint& checkpoint, const Architecture& after, DType dtype) {
-  nlohmann::json config = source_config(checkpoint, dtype);
-  const LayerShape& layer = after.decoder.layers.front();
-  config["num_key_value_heads"] = layer.heads.num_key_value_heads;
-  config["num_key_value_layers"] = after.decoder.num_key_value_layers;
-  if (layer.intermediate_size !=
-      checkpoint.architecture().decoder.layers.front().intermediate_size) {
-    config[find_family(after.model_type)->keys.intermediate_size] = layer.intermediate_size;
-  }
-  return config;
-}
-
 /// The rows of the converted model's weights.
 class Conversion {
  public:
@@ -128,6 +116,15 @@ class Conversion {
 
 }  // namespace
 
+void add_mlkv_keys(const Architecture& before, const Architecture& after, nlohmann::json& config) {
+  const LayerShape& layer = after.decoder.layers.front();
+  config["num_key_value_heads"] = layer.heads.num_key_value_heads;
+  config["num_key_value_layers"] = after.decoder.num_key_value_layers;
+  if (layer.intermediate_size != before.decoder.layers.front().intermediate_size) {
+    config[find_family(after.model_type)->keys.intermediate_size] = layer.intermediate_size;
+  }
+}
+
 LayerMerge parse_layer_merge(std::string_view word) {
   if (word == "mean") return LayerMerge::Mean;
   if (word == "sequential") return LayerMerge::Sequential;
@@ -151,9 +148,10 @@ MlkvReport convert_to_mlkv(const Checkpoint& checkpoint, const std::filesystem::
   }
 
   const Conversion run(checkpoint, report.after, conversion);
+  nlohmann::json config = source_config(checkpoint, conversion.dtype);
+  add_mlkv_keys(report.before, report.after, config);
   write_in_own_form(
-      checkpoint, output, config_of(checkpoint, report.after, conversion.dtype), after,
-      conversion.dtype,
+      checkpoint, output, config, after, conversion.dtype,
       [&](const std::string& name, std::size_t first, std::size_t count) {
         return run.rows(name, first, count);
       },

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "model/base/dtype.h"
 #include "model/convert/conversion_source.h"
 #include "model/io/weights/checkpoint.h"
@@ -36,6 +38,9 @@ struct MlkvConversion {
 struct MlkvReport : ConversionReport {
   std::vector<std::vector<std::size_t>> groups;  ///< layers, the owner first
 };
+
+/// What an MLKV model's config says beside that of the model it is made of: `after` and `before`.
+void add_mlkv_keys(const Architecture& before, const Architecture& after, nlohmann::json& config);
 
 /// `on_tensor` is called before each tensor. Throws Error, and writes nothing, as to_mlkv,
 /// Checkpoint and CheckpointWriter do.

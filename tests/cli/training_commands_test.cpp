@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "model/io/tensors/safetensors.h"
 #include "model/io/tensors/stored_tensor.h"
 #include "tests/cli/program.h"
+#include "tests/cli/shell.h"
 #include "tests/test_folder.h"
 
 namespace kvcast::cli {
@@ -90,6 +92,9 @@ TEST_CASE("model show --graph: a pass of training, there and back, like layers d
   run_well("model show gpt2 --pass training --graph '" + dot + "'");
   check_contains(contents(dot), {"layer 0 to 11 (x12)", "layer 10 to 0 (x11)", "cross_entropy",
                                  "query_weight_gradient\\nweight_gradient [768, 768]"});
+  run_well("model show openelm-1.1b --pass training --method kvp:auxiliary=openelm-450m --graph '" +
+           dot + "'");
+  check_contains(contents(dot), {"auxiliary_loss", "key_consistency"});
 }
 
 TEST_CASE("sweep --train: a row for each point, the same numbers as estimate") {
@@ -196,17 +201,78 @@ TEST_CASE("train: a checkpoint that kvcast runs, and goes on from") {
   check_contains(resumed(R"({"settings": {}, "steps": 7})"), {"checkpoint-000006: got 7 steps"});
 }
 
-TEST_CASE("train --count: every FLOP and byte of a step is one that the recorded graphs have") {
-  const TestFolder folder;
+/// Tokens that tiny models know.
+std::string write_text(const TestFolder& folder) {
   std::ofstream text(folder.file("text.txt"));
   for (int i = 0; i < 2000; ++i) text << static_cast<char>(1 + i % 11);
-  text.close();
+  return folder.file("text.txt");
+}
+
+TEST_CASE("train: an MLKV model from random weights is one that kvcast runs, and goes on from") {
+  const TestFolder folder;
+  const std::string out = folder.file("out");
+  const std::string base =
+      "train --quiet --model " KVCAST_SOURCE_DIR
+      "/tests/oracle/gpt_neox/config.json --random-weights 1 --method mlkv:layers=1,heads=1 "
+      "--tokenizer bytes --seq-len 16 --batch 2 --steps 4 --save-every 2 --text '" +
+      write_text(folder) + "' --output '" + out + "' --json ";
+  const json whole = run_json(base);
+  run_well("run --quiet --model '" + out + "/checkpoint-000004' --tokens 1,2,3 --output-len 2");
+  std::filesystem::remove_all(out + "/checkpoint-000004");
+  CHECK(run_json(base + "--resume")["loss"] == whole["loss"]);
+}
+
+TEST_CASE("train: Ctrl-C saves, and what a full disk cannot take leaves the last checkpoint") {
+  const TestFolder folder;
+  const std::string out = folder.file("out");
+  const std::string plot = folder.file("loss.svg");
+  const std::string base = "train --quiet --model " KVCAST_SOURCE_DIR
+                           "/tests/oracle/llama_mha --tokenizer bytes --seq-len 16 --batch 2 "
+                           "--steps 1000000 --text '" +
+                           write_text(folder) + "' --output '" + out + "' ";
+  const auto checkpoints = [&] {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(out)) {
+      if (entry.is_directory()) names.insert(entry.path().filename().string());
+    }
+    return names;
+  };
+  // Ctrl-C once there is a checkpoint more; the exit status.
+  const auto interrupt = [&](const std::string& flags, std::size_t before) {
+    return shell_output("env --default-signal=INT '" KVCAST_PROGRAM "' " + base + flags +
+                        " --save-every 1000 >/dev/null 2>&1 & job=$!; "
+                        "for i in $(seq 500); do [ $(ls '" +
+                        out + "' | grep -c checkpoint) -gt " + std::to_string(before) +
+                        " ] && break; sleep 0.1; done 2>/dev/null; kill -INT $job; wait $job; "
+                        "echo $?");
+  };
+  CHECK(interrupt("--plot '" + plot + "'", 0) == "130\n");
+  const std::set<std::string> first = checkpoints();
+  REQUIRE(first.size() > 1);  // one of them at no multiple of 1000
+  CHECK_FALSE(first.rbegin()->ends_with("000"));
+  const std::string states = out + "/" + *first.rbegin() + "/optimizer.safetensors";
+  const std::string saved = contents(states);
+  check_contains(contents(plot), {"<svg"});
+
+  // In kB: the weights have 63, the states 126.
+  const ProgramResult full = run_program(base + "--resume --save-every 1", "ulimit -f 80;");
+  CHECK(full.status == 1);
+  check_contains(full.errors, {"cannot be written"});
+  CHECK(checkpoints() == first);
+  CHECK(contents(states) == saved);
+
+  CHECK(interrupt("--resume", first.size()) == "130\n");
+  CHECK(*checkpoints().rbegin() > *first.rbegin());
+}
+
+TEST_CASE("train --count: every FLOP and byte of a step is one that the recorded graphs have") {
+  const TestFolder folder;
+  const std::string text = write_text(folder);
   const auto train = [&](const std::string& model, const std::string& flags) {
     static int outputs = 0;
     return run_json("train --quiet --model " KVCAST_SOURCE_DIR "/tests/oracle/" + model +
-                    " --tokenizer bytes --seq-len 16 --batch 2 --text '" + folder.file("text.txt") +
-                    "' --output '" + folder.file("out" + std::to_string(++outputs)) + "' --json " +
-                    flags);
+                    " --tokenizer bytes --seq-len 16 --batch 2 --text '" + text + "' --output '" +
+                    folder.file("out" + std::to_string(++outputs)) + "' --json " + flags);
   };
   // Plain, with experts whose number a run finds, and with a state.
   for (const char* model : {"llama_mha", "mixtral", "falcon_h1"}) {

@@ -71,6 +71,17 @@ class Case {
   }
   Symbols& symbols() { return symbols_; }
 
+  /// The pass with random numbers.
+  PlainRun<double> run() {
+    GradientOptions options;
+    options.weight_gradients = DType::FP64;
+    pass_ = with_gradients(graph_, options);
+    PlainRun<double> run(pass_.graph, symbols_.resolve({1, 1, 1}));
+    fill(run, pass_.graph, fixed_, 1);
+    run.run();
+    return run;
+  }
+
   void check() {
     const SymbolValues values = symbols_.resolve({1, 1, 1});
     for (const bool accumulates : {false, true}) {
@@ -93,6 +104,7 @@ class Case {
   }
   Symbols symbols_;
   Graph graph_;
+  TrainingPass pass_;  ///< of run()
   FixedInputs fixed_;
 };
 
@@ -461,6 +473,65 @@ TEST_CASE("adjoint: rotations, with a gain, which the inverse would divide by") 
     check_operator(RotateHalf{3, 4, interleaved}, {{2, 4, 15}}, {2, 4, 15});
   }
   check_operator(ScaleByPosition{0.3, 2, 1}, {{2, 4, 5}}, {2, 4, 5});
+}
+
+/// Σ x∘y over each row of `width` numbers.
+std::vector<double> row_products(const std::vector<double>& x, const std::vector<double>& y,
+                                 std::size_t width) {
+  std::vector<double> sums(x.size() / width, 0);
+  for (std::size_t i = 0; i < x.size(); ++i) sums[i / width] += x[i] * y[i];
+  return sums;
+}
+
+void check_all_near(const std::vector<double>& values, double expected) {
+  REQUIRE(!values.empty());
+  for (const double value : values) CHECK(std::abs(value - expected) < tolerance);
+}
+
+TEST_CASE("adjoint: what a norm or a softmax does not see, its gradient has no part of") {
+  const std::vector<Count> shape{2, 3, 8};
+  const auto gradient_of = [&](const Op& op) {
+    Case c;
+    c.close(c.add(op, {c.weight("x", shape)}, shape));
+    PlainRun<double> run = c.run();
+    return std::pair(run.numbers(Storage::Gradients, "x"), run.numbers(Storage::Weights, "x"));
+  };
+  const std::vector<double> ones(48, 1);
+  // The length of a row, its mean, and a number that is added to all of it.
+  const auto [of_rms, x] = gradient_of(RmsNorm{0});
+  check_all_near(row_products(of_rms, x, 8), 0);
+  check_all_near(row_products(gradient_of(LayerNorm{0.1}).first, ones, 8), 0);
+  check_all_near(row_products(gradient_of(Softmax{}).first, ones, 8), 0);
+}
+
+TEST_CASE("adjoint: the logits' gradients of a row add up to zero, and are zero without a target") {
+  Case c;
+  const TensorId x = c.weight("x", {2, 3, 7});
+  const TensorId targets = c.input("targets", {2, 3}, {3, -1, 0, 6, 6, -1});
+  const TensorId share = c.input("share", {1}, {0.25});
+  c.loss(CrossEntropy{0.7, 0}, {x, targets, share}, {2, 3, 7});
+  PlainRun<double> run = c.run();
+  const std::vector<double> gradient = run.numbers(Storage::Gradients, "x");
+  check_all_near(row_products(gradient, std::vector<double>(42, 1), 7), 0);
+  const std::vector<double> squares = row_products(gradient, gradient, 7);
+  for (const std::size_t row : {1U, 5U}) CHECK(squares[row] == 0);
+  for (const std::size_t row : {0U, 2U, 3U, 4U}) CHECK(squares[row] > 0);
+}
+
+TEST_CASE("adjoint: a rotation keeps the length of the gradient") {
+  Case c;
+  const auto table =
+      std::make_shared<RopeTable>(RopeTable{.inverse_frequencies = {1, 0.3}, .gain = 1});
+  const std::vector<Count> shape{2, 4, 12};
+  c.close(c.add(Rope{3, 4, table, 2, false}, {c.weight("x", shape)}, shape));
+  PlainRun<double> run = c.run();
+  const std::vector<double> gradient = run.numbers(Storage::Gradients, "x");
+  // What close() gives: its factors over the features.
+  const std::vector<double> given = run.numbers(Storage::Activations, "factor");
+  const std::vector<double> after = row_products(gradient, gradient, 96);
+  const std::vector<double> before = row_products(given, given, 96);
+  CHECK(after[0] > 0);
+  CHECK(std::abs(after[0] - before[0] / (12 * 12)) < tolerance);
 }
 
 TEST_CASE("adjoint: cross-entropy with rows that have no target") {
