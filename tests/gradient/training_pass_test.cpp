@@ -1,5 +1,6 @@
 // Whole passes of training in fp64: the gradients of every family against dual numbers, and every
 // operator's work against the formulas.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <optional>
@@ -207,6 +208,62 @@ TEST_CASE("training pass: what is accumulated is the sum of the passes") {
     for (double& x : numbers) x *= 2;
   }
   CHECK(difference(gradients_of(r.next.graph, twice), doubled) < 1e-14);
+}
+
+TEST_CASE("training pass: a heavier loss, sequences in another order, and each of them twice") {
+  for (const std::string name : {"llama_gqa_llama3_rope", "gemma2", "falcon_h1"}) {
+    CAPTURE(name);
+    const Architecture a = architecture_of(name);
+    const TrainingRecording r =
+        recorded(a, in_fp64(Kernels::Fused, Kernels::Fused), Recompute::None);
+    const auto gradients = [&](const FixedInputs& inputs, std::uint64_t sequences) {
+      PlainRun<double> run(r.first.graph, r.symbols.resolve({sequences, tokens, tokens}));
+      fill(run, r.first.graph, inputs, 1);
+      run.run();
+      return gradients_of(r.first.graph, run);
+    };
+    const FixedInputs inputs = inputs_of(a);
+    const Gradients once = gradients(inputs, batch);
+
+    FixedInputs heavier = inputs;
+    heavier["target_share"][0] *= 8;
+    Gradients eightfold = once;
+    for (auto& [weight, numbers] : eightfold) {
+      for (double& x : numbers) x *= 8;
+    }
+    CHECK((gradients(heavier, batch) == eightfold));
+
+    FixedInputs turned = inputs;
+    FixedInputs twice = inputs;
+    for (const char* list : {"tokens", "targets"}) {
+      std::vector<double>& numbers = turned[list];
+      std::rotate(numbers.begin(), numbers.begin() + tokens, numbers.end());
+      twice[list].insert(twice[list].end(), inputs.at(list).begin(), inputs.at(list).end());
+    }
+    twice["target_share"][0] /= 2;
+    CHECK(difference(gradients(turned, batch), once) < 1e-12);
+    CHECK(difference(gradients(twice, 2 * batch), once) < 1e-12);
+  }
+}
+
+TEST_CASE("training pass: what is added to all keys moves no probability, but where they rotate") {
+  for (const auto& [name, rotates] : {std::pair("gpt2", false), {"qwen2", true}}) {
+    CAPTURE(name);
+    const Architecture a = architecture_of(name);
+    const TrainingRecording r =
+        recorded(a, in_fp64(Kernels::Eager, Kernels::Eager), Recompute::None);
+    const SymbolValues symbols = r.symbols.resolve({batch, tokens, tokens});
+    PlainRun<double> run = counted_run(r.first.graph, symbols, inputs_of(a), 1);
+    std::size_t biases = 0;
+    for (const auto& [weight, gradient] : gradients_of(r.first.graph, run)) {
+      if (!weight.ends_with("key.bias")) continue;
+      ++biases;
+      double largest = 0;
+      for (const double x : gradient) largest = std::max(largest, std::abs(x));
+      CHECK((largest > 1e-12) == rotates);
+    }
+    CHECK(biases == a.decoder.layers.size());
+  }
 }
 
 TEST_CASE("training pass: frozen weights have no gradient, the others the same one") {
