@@ -5,7 +5,8 @@ For each case gradients/NAME.safetensors has the gradient of every stored tensor
 `loss` (the mean over all next tokens of the prompts in expected.json, with a z-loss of `z`), and
 for some cases the losses and weights of five steps of AdamW on that batch. The case kvp is KV
 Prediction's objective on the pair that make_kvp.py has made, with CONSISTENCY as the weight of the
-difference of keys and values: gradients of the auxiliary model and of the linear maps.
+difference of keys and values: gradients of the auxiliary model and of the linear maps. Models of
+make_mlkv.py have a case for each meaning of "shared", NAME and NAME.released.
 
 Usage: make_gradients.py [NAME ...]      (none: all cases)
 """
@@ -20,6 +21,7 @@ import cases
 import cases_states
 import cases_today
 import make_kvp
+import make_mlkv
 import openelm
 import torch
 import transformers
@@ -183,5 +185,22 @@ def write_kvp():
     print(f"kvp: loss {loss.item():.6f}, {len(tensors)} tensors")
 
 
-for case in sys.argv[1:] or CASES + ["kvp"]:
-    write_kvp() if case == "kvp" else write(case)
+def write_mlkv(case):
+    name, _, released = case.partition(".")
+    folder = HERE / name
+    prompts = torch.tensor(json.loads((folder / "expected.json").read_text())["prompt"])
+    model = make_mlkv.Model(json.loads((folder / "config.json").read_text()), torch.Generator())
+    model.w = load_file(folder / "model.safetensors")
+    for t in model.w.values():
+        t.requires_grad_()
+    loss = cross_entropy(model.forward(prompts[:, :-1], {}, released != ""), prompts[:, 1:])
+    loss.backward()
+    tensors = {name: t.grad.contiguous() for name, t in model.w.items()}
+    tensors["loss"] = torch.tensor([loss.item()], dtype=torch.float64)
+    save_file(tensors, HERE / "gradients" / f"{case}.safetensors")
+    print(f"{case}: loss {loss.item():.6f}, {len(tensors)} tensors")
+
+
+MLKV = ["mlkv_llama", "mlkv_llama.released", "mlkv_neox", "mlkv_neox.released"]
+for case in sys.argv[1:] or CASES + MLKV + ["kvp"]:
+    write_kvp() if case == "kvp" else write_mlkv(case) if case in MLKV else write(case)
