@@ -220,6 +220,17 @@ TEST_CASE("train: an MLKV model from random weights is one that kvcast runs, and
   run_well("run --quiet --model '" + out + "/checkpoint-000004' --tokens 1,2,3 --output-len 2");
   std::filesystem::remove_all(out + "/checkpoint-000004");
   CHECK(run_json(base + "--resume")["loss"] == whole["loss"]);
+
+  // A checkpoint of another shape.
+  std::filesystem::remove_all(out + "/checkpoint-000004");
+  const std::string file = out + "/checkpoint-000002/config.json";
+  json config = json::parse(contents(file));
+  config["hidden_size"] = 2 * config["hidden_size"].get<int>();
+  write(file, config.dump());
+  const ProgramResult resumed = run_program(base + "--resume");
+  CHECK(resumed.status == 2);
+  check_contains(resumed.errors, {"checkpoint-000002", "got shape"});
+  CHECK_FALSE(std::filesystem::exists(out + "/checkpoint-000004"));
 }
 
 TEST_CASE("train: Ctrl-C saves, and what a full disk cannot take leaves the last checkpoint") {
