@@ -30,15 +30,18 @@ struct LayerSegments {
   std::vector<const TensorInfo*> states;  ///< a state, and rows that a convolution sees
 };
 
-bool leaves_scan(const Graph& graph, const kvcast::Node& send) {
-  return std::holds_alternative<kvcast::StateScan>(
-      graph.node(*graph.tensor(send.inputs[0]).producer).op);
+/// The node whose result is sent.
+const kvcast::Node& sent_by(const Graph& graph, const kvcast::Node& send) {
+  return graph.node(*graph.tensor(send.inputs[0]).producer);
 }
 
-/// What a state space leaves, by the node that leaves it.
+bool leaves_scan(const Graph& graph, const kvcast::Node& send) {
+  return std::holds_alternative<kvcast::StateScan>(sent_by(graph, send).op);
+}
+
+/// What a state space leaves: a scan's state, or rows that its convolution sees.
 bool is_of_state(const Graph& graph, const kvcast::Node& send) {
-  return leaves_scan(graph, send) ||
-         graph.node(*graph.tensor(send.inputs[0]).producer).label.starts_with("cache_state");
+  return leaves_scan(graph, send) || sent_by(graph, send).label.starts_with("cache_state");
 }
 
 /// A rank's pass, folded at its messages. Those of a layer are taken to leave all at once, where
