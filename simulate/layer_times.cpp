@@ -196,11 +196,11 @@ ExchangePace exchange_pace(Schedule schedule, const ExchangeCost& cost, std::siz
                            std::size_t ranks) {
   if (ranks == 1) return {};
   if (schedule == Schedule::Tsp) {
-    return {true, 2 * static_cast<double>(ranks - 1) * cost.message_s, cost.exchange_s,
+    return {true, true, 2 * static_cast<double>(ranks - 1) * cost.message_s, cost.exchange_s,
             cost.lockstep};
   }
   const int messages = (rank > 0 ? 1 : 0) + (rank + 1 < ranks ? 1 : 0);
-  return {true, messages * cost.message_s, cost.exchange_s};
+  return {true, false, messages * cost.message_s, cost.exchange_s};
 }
 
 LayerTimes::LayerTimes(const Architecture& architecture, const std::vector<MethodSpec>& methods,
@@ -246,7 +246,7 @@ LayerTimes::LayerTimes(const ChainPasses& passes, const Lowering& lowering,
     }
     layers.push_back({known_layer->second, bytes, seen});
   }
-  cut_into_stretches(layers);
+  for (const bool rings : {false, true}) cut_into_stretches(layers, rings);
   std::map<Layer, std::size_t> kind_of;
   for (const Layer& layer : layers) {
     const auto [kind, is_new] = kind_of.emplace(layer, kinds_.size());
@@ -271,10 +271,11 @@ LayerTimes::LayerTimes(const ChainPasses& passes, const Lowering& lowering,
     all += launches(layer.before) + launches(layer.between) + launches(layer.after);
   KVCAST_ASSERT(all == launches(roofline::fold(passes.last, lowering)));
   KVCAST_ASSERT(symbols_.size() <= most_symbols && parts.size() <= most_parts);
-  KVCAST_ASSERT(stretches_.size() <= most_parts);
+  for (const auto& stretches : stretches_) KVCAST_ASSERT(stretches.size() <= most_parts);
 }
 
-void LayerTimes::cut_into_stretches(std::vector<Layer>& layers) {
+void LayerTimes::cut_into_stretches(std::vector<Layer>& layers, bool rings) {
+  std::vector<Stretch>& stretches = stretches_[rings ? 1 : 0];
   Stretch stretch;
   const auto add = [&](std::size_t part) {
     const auto same = std::find_if(stretch.parts.begin(), stretch.parts.end(),
@@ -289,9 +290,9 @@ void LayerTimes::cut_into_stretches(std::vector<Layer>& layers) {
   std::size_t* begun = &first_stretch;
   const auto end_stretch = [&](bool at_exchange) {
     stretch.ends_at_exchange = at_exchange;
-    const auto same = std::find(stretches_.begin(), stretches_.end(), stretch);
-    *begun = static_cast<std::size_t>(same - stretches_.begin());
-    if (same == stretches_.end()) stretches_.push_back(std::move(stretch));
+    const auto same = std::find(stretches.begin(), stretches.end(), stretch);
+    *begun = static_cast<std::size_t>(same - stretches.begin());
+    if (same == stretches.end()) stretches.push_back(std::move(stretch));
     stretch = {};
   };
   const auto cut = [&](std::size_t& next, bool at_exchange) {
@@ -301,12 +302,13 @@ void LayerTimes::cut_into_stretches(std::vector<Layer>& layers) {
   add(embedding);
   for (Layer& layer : layers) {
     const bool has_state = layer.seen.has_state();
-    if (has_state) cut(layer.begun_before, false);
+    Begun& of_layer = layer.begun[rings ? 1 : 0];
+    if (has_state) cut(of_layer.before, false);
     add(layer.first_part + before);
-    if (layer.exchanges() && !has_state) cut(layer.begun_before, true);
+    if (layer.exchanges() && !has_state && !rings) cut(of_layer.before, true);
     add(layer.first_part + between);
     if (layer.exchanges()) {
-      cut(layer.begun_after, has_state);
+      cut(of_layer.after, has_state || rings);
       stretch.begins_after_exchange = true;
     }
     add(layer.first_part + after);
@@ -393,9 +395,11 @@ void LayerTimes::evaluate(std::uint64_t tokens, std::uint64_t keys, bool makes_t
 
 void LayerTimes::pace_stretches(std::span<const double> seconds, bool has_head, bool has_joins,
                                 const ExchangePace& pace, RankTimes& times) const {
+  const std::size_t arrangement = pace.rings ? 1 : 0;
+  const std::vector<Stretch>& stretches = stretches_[arrangement];
   std::array<double, most_parts> idle;
-  for (std::size_t i = 0; i < stretches_.size(); ++i) {
-    const Stretch& stretch = stretches_[i];
+  for (std::size_t i = 0; i < stretches.size(); ++i) {
+    const Stretch& stretch = stretches[i];
     double device_s = 0;
     double host_s = stretch.begins_after_exchange ? pace.exchange_s / 2 + pace.messages_s : 0;
     if (stretch.ends_at_exchange) host_s += pace.exchange_s / 2;
@@ -409,8 +413,9 @@ void LayerTimes::pace_stretches(std::span<const double> seconds, bool has_head, 
   times.embedding_s += idle[0];
   for (std::size_t k = 0; k < layers_.size(); ++k) {
     if (!kinds_[k].exchanges()) continue;
-    times.kinds[k].before_exchange_s += idle[kinds_[k].begun_before];
-    times.kinds[k].after_exchange_s += idle[kinds_[k].begun_after];
+    const Begun& begun = kinds_[k].begun[arrangement];
+    if (!pace.rings) times.kinds[k].before_exchange_s += idle[begun.before];
+    times.kinds[k].after_exchange_s += idle[begun.after];
   }
 }
 

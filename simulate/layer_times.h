@@ -7,6 +7,7 @@
 /// begins where its scan waits for the state of the rank before, see SeenTokens::has_state.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -36,6 +37,9 @@ struct ExchangePace {
   /// two sets its time. With one it waits for the device at each exchange, so the slower of the two
   /// sets the time from one exchange to the next.
   bool exchanges = false;
+  /// Nothing is computed between the messages of a layer, as in TSP, where they form a ring. Else a
+  /// rank computes between what it gets and what it sends.
+  bool rings = false;
   double messages_s = 0;  ///< host seconds that a layer's messages take, beside the operators
   /// Host seconds of a layer's exchange however many messages it has, half before and half after
   /// them: to hand over the own keys and values, and to take in the others'.
@@ -117,19 +121,24 @@ class LayerTimes {
     bool ends_at_exchange = false;
     bool operator==(const Stretch&) const = default;
   };
-  /// What layers of a kind compute and send. Where they exchange, also the stretches that they
-  /// begin: the one that ends with their exchange, and the one after it.
+  /// The stretches that a layer with an exchange begins: the one that ends with its exchange, which
+  /// a ring has not, and the one after it.
+  struct Begun {
+    std::size_t before = 0;
+    std::size_t after = 0;
+    auto operator<=>(const Begun&) const = default;
+  };
+  /// What layers of a kind compute and send.
   struct Layer {
     std::size_t first_part;
     std::uint64_t bytes_per_token;
     SeenTokens seen;
-    std::size_t begun_before = 0;
-    std::size_t begun_after = 0;
+    std::array<Begun, 2> begun = {};  ///< in a chain and in a ring
     bool exchanges() const { return bytes_per_token > 0 || seen.besides_keys(); }
     auto operator<=>(const Layer&) const = default;
   };
-  /// Cuts the pass into stretches, and says which ones each layer begins.
-  void cut_into_stretches(std::vector<Layer>& layers);
+  /// Cuts the pass into stretches, of a chain or of rings, and says which ones each layer begins.
+  void cut_into_stretches(std::vector<Layer>& layers, bool rings);
   /// Adds what the device waits for the host, where each stretch begins.
   void pace_stretches(std::span<const double> seconds, bool has_head, bool has_joins,
                       const ExchangePace& pace, RankTimes& times) const;
@@ -140,7 +149,8 @@ class LayerTimes {
   std::uint64_t batch_ = 1;
   Logits logits_ = Logits::Last;
   bool scores_in_memory_ = false;
-  std::vector<Stretch> stretches_;  ///< first the one that begins with the embedding
+  /// In a chain and in a ring; first the one that begins with the embedding.
+  std::array<std::vector<Stretch>, 2> stretches_;
   std::vector<Layer> kinds_;
   std::vector<std::uint64_t> bytes_per_token_;  ///< by kind, of all sequences
   std::vector<SeenTokens> seen_;                ///< by kind, of all sequences

@@ -203,6 +203,24 @@ TEST_CASE("placement: ranks of several devices, played on their platform") {
   }
 }
 
+// In a ring nothing is computed between a layer's messages, so the host is waited for once a layer:
+// in each from its attention to the next one's keys and values.
+TEST_CASE("placement: a slow host's gatherings of keys take what is played") {
+  Configuration c = on_platform("tsp:p=8", "hgx-h100", {});
+  c.engine = roofline::load_engine(catalog(), "pytorch");
+  roofline::apply(c.engine, true, true, c.lowering);
+  const PlacedEstimator estimator(c);
+  for (const std::uint64_t prompt_len : {512u, 2048u, 8192u}) {
+    CAPTURE(prompt_len);
+    const DesignPoint p{1, prompt_len, 1};
+    const PlacedEstimate e = estimator.at(p);
+    const simulate::Simulation simulation(
+        simulate::node_platform(c.interconnect->data()),
+        simulate::device_programs(c, p, e.prefill.value().tokens));
+    CHECK(e.ttft_s / simulation.run().ttft_s == near(1).epsilon(0.002));
+  }
+}
+
 TEST_CASE("placement: the device that decodes has the whole cache and the steps of one device") {
   const DesignPoint p{2, 4000, 50};
   for (const char* method : {"kvr:p=4", "tsp:p=4"}) {

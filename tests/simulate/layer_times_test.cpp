@@ -124,7 +124,8 @@ TEST_CASE("simulate: a slow host sets the pace of the pass, or of each part betw
   CHECK(times.total_s(alone) == near(1e9 * times.num_operators()));
   const RankTimes exchanging = times.of_rank(7, 7, true, {.exchanges = true, .messages_s = 5e8});
   CHECK(times.total_s(exchanging) == near(1e9 * times.num_operators() + 3 * 5e8));
-  const RankTimes exchanged = times.of_rank(7, 7, true, {true, 5e8, 3e8});
+  const RankTimes exchanged =
+      times.of_rank(7, 7, true, {.exchanges = true, .messages_s = 5e8, .exchange_s = 3e8});
   CHECK(times.total_s(exchanged) == near(times.total_s(exchanging) + 3 * 3e8));
   // Keys and values from others: two operators more in each layer, to join them with the own ones.
   const RankTimes joined = times.of_rank(5, 7, true, {.exchanges = true, .messages_s = 5e8});
