@@ -145,7 +145,6 @@ TrainingForecaster::Pass TrainingForecaster::compile(const TrainingPass& pass) c
 TrainingForecaster::TrainingForecaster(const Configuration& c, const TrainingOptions& options,
                                        ShardedStates sharded, std::uint64_t virtual_stages)
     : layers_(c.architecture.decoder.layers.size()),
-      hidden_size_(c.architecture.hidden_size),
       lowering_(c.lowering),
       rates_(in_training(in_pass(rates_of(c), false), c.hardware, c.mode)),
       gradient_rates_(rates_),
@@ -157,6 +156,7 @@ TrainingForecaster::TrainingForecaster(const Configuration& c, const TrainingOpt
       sharded_(sharded),
       mode_(c.mode) {
   for (const LayerShape& layer : c.architecture.decoder.layers) {
+    attention_width_ += layer.heads.num_attention_heads * layer.heads.head_dim;
     if (!layer.experts || layer.experts->copies == 0) continue;
     throw Error("expert_copies", "a training step", "a forecast of inference");
   }
@@ -545,10 +545,9 @@ TrainingForecast TrainingForecaster::at(const TrainingPoint& p) const {
 }
 
 FlopsConventions TrainingForecaster::conventions(std::uint64_t seq_len) const {
-  const auto parameters = static_cast<double>(recording().parameters);
+  const auto parameters = static_cast<double>(recording().active_parameters);
   const auto embedding = static_cast<double>(recording().embedding_parameters);
-  const double pairs = static_cast<double>(layers_) * static_cast<double>(hidden_size_) *
-                       static_cast<double>(seq_len);
+  const double pairs = static_cast<double>(attention_width_) * static_cast<double>(seq_len);
   return {6 * parameters + 12 * pairs, 6 * parameters + 6 * pairs,
           6 * (parameters - embedding) + 6 * pairs};
 }

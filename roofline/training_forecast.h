@@ -60,7 +60,8 @@ struct TrainingForecast {
   Bound bound = Bound::Compute;
 };
 
-/// Model FLOPs of a token as others count them. P parameters, L layers, D hidden size, T tokens.
+/// Model FLOPs of a token as others count them, for P parameters that serve a token, L layers, D
+/// numbers of a layer's query heads, T tokens.
 struct FlopsConventions {
   double palm = 0;      ///< 6P + 12·L·D·T: Chowdhery et al. 2022 (arXiv:2204.02311), appendix B
   double llm_c = 0;     ///< 6P + 6·L·D·T: causal attention's half, karpathy/llm.c
@@ -137,7 +138,7 @@ class TrainingForecaster {
   void add_memory(TrainingForecast& f, const TrainingPoint& point) const;
 
   std::uint64_t layers_ = 0;
-  std::uint64_t hidden_size_ = 0;
+  std::uint64_t attention_width_ = 0;  ///< of the query heads of all layers
   Lowering lowering_;
   Rates rates_;
   Rates gradient_rates_;              ///< of tiled attention's gradients

@@ -158,22 +158,6 @@ void count_helper_caches(Recording& recording) {
   for (const auto& [name, at] : last) at.first->cache_bytes += at.second;
 }
 
-/// Elements of the experts that one token does not choose.
-Count unread_by_a_token(const Graph& decode) {
-  Count unread;
-  for (const Node& node : decode.nodes()) {
-    const auto* const op = std::get_if<ExpertLinear>(&node.op);
-    if (op == nullptr) continue;
-    for (std::size_t i = 2; i < node.inputs.size(); ++i) {
-      unread += decode.tensor(node.inputs[i])
-                    .elements()
-                    .scaled(static_cast<std::int64_t>(op->num_experts - op->num_experts_per_tok),
-                            static_cast<std::int64_t>(op->num_experts));
-    }
-  }
-  return unread;
-}
-
 bool is_helper_weight(const Recording& recording, const std::string& name) {
   return std::any_of(recording.helper_models.begin(), recording.helper_models.end(),
                      [&](const HelperModel& m) { return name.starts_with(m.prefix); });
@@ -185,6 +169,21 @@ bool is_aux_cache(const TensorInfo& t) { return t.name.starts_with("aux."); }
 bool is_cross_cache(const TensorInfo& t) { return t.name.find(".cross_") != std::string::npos; }
 
 }  // namespace
+
+Count unread_by_a_token(const Graph& pass) {
+  Count unread;
+  for (const Node& node : pass.nodes()) {
+    const auto* const op = std::get_if<ExpertLinear>(&node.op);
+    if (op == nullptr) continue;
+    for (std::size_t i = 2; i < node.inputs.size(); ++i) {
+      unread += pass.tensor(node.inputs[i])
+                    .elements()
+                    .scaled(static_cast<std::int64_t>(op->num_experts - op->num_experts_per_tok),
+                            static_cast<std::int64_t>(op->num_experts));
+    }
+  }
+  return unread;
+}
 
 Recording record(const Architecture& configured, const std::vector<MethodSpec>& methods,
                  const Lowering& lowering, const RecordOptions& options) {

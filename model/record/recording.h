@@ -78,6 +78,9 @@ void check_prompt_length(const Recording& recording, std::uint64_t prompt_len);
 /// The graphs of all passes.
 std::vector<const Graph*> graphs_of(const Recording& recording);
 
+/// Elements of the experts that one token of a pass does not choose.
+Count unread_by_a_token(const Graph& pass);
+
 /// Unique parameters of a model.
 std::uint64_t count_parameters(const Architecture& a);
 

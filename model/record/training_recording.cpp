@@ -405,7 +405,8 @@ TrainingRecording record_training(const Architecture& configured,
     GradientOptions of_model = gradient;
     of_model.recompute = Recompute::None;
     of_model.sharding = nullptr;
-    const Graph model = with_gradients(whole ? *whole : forward, of_model).graph;
+    const Graph& passes = whole ? *whole : forward;
+    const Graph model = with_gradients(passes, of_model).graph;
     recording.model_flops = product_flops(model, false);
     for (const TensorInfo& gradient_of_all : gradients_of(model)) {
       recording.trained_parameters += gradient_of_all.elements().constant();
@@ -418,6 +419,7 @@ TrainingRecording record_training(const Architecture& configured,
         recording.embedding_parameters = parameters;
       }
     }
+    recording.active_parameters = recording.parameters - unread_by_a_token(passes).constant();
   }
   gradient.accumulates = true;
   recording.next = with_gradients(forward, gradient);

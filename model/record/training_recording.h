@@ -64,6 +64,7 @@ struct TrainingRecording {
   Graph update;
   std::uint64_t parameters = 0;          ///< of the whole model
   std::uint64_t trained_parameters = 0;  ///< likewise
+  std::uint64_t active_parameters = 0;   ///< likewise, those that serve one token
   /// Of the tokens' embedding, in which nothing is multiplied; 0 where the head shares it.
   std::uint64_t embedding_parameters = 0;
   /// FLOPs of a micro-batch's products, those with weights and those of attention, in which
