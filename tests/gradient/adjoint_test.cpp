@@ -2,6 +2,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,9 @@ namespace kvcast::execute {
 namespace {
 
 constexpr double tolerance = 1e-12;
+
+/// The kinds of operators on the way back whose results were broken, and the identity with them.
+std::set<std::size_t> broken_kinds;
 
 /// A graph of a few operators, closed by a loss that is linear in what it is given.
 class Case {
@@ -95,10 +99,24 @@ class Case {
         CHECK(pair.size > 0);
         CHECK(pair.error() < tolerance);
       }
+      if (!accumulates) check_broken(pass, values);
     }
   }
 
  private:
+  /// A loss leaves its gradient beside its number, so it is the first operator of the way back.
+  void check_broken(const TrainingPass& pass, const SymbolValues& values) {
+    for (std::size_t n = pass.first_backward.index - 1; n < pass.graph.nodes().size(); ++n) {
+      const Node& node = pass.graph.nodes()[n];
+      CAPTURE(name(node.op));
+      const bool is_loss = n < pass.first_backward.index;
+      for (std::size_t i = 0; i < (is_loss ? 1 : node.outputs.size()); ++i) {
+        CAPTURE(i);
+        CHECK(adjoint_pair(pass, values, fixed_, 1, node.outputs[i]).error() > 1e3 * tolerance);
+      }
+      broken_kinds.insert(node.op.index());
+    }
+  }
   static TensorInfo info(std::vector<Count> shape) {
     return {"", std::move(shape), DType::FP64, Storage::Activations, {}};
   }
@@ -552,6 +570,15 @@ TEST_CASE("adjoint: mean absolute error") {
   const TensorId share = c.input("share", {1}, {0.25});
   c.loss(MeanAbsoluteError{0.7}, {x, y, share}, {2, 3, 7});
   c.check();
+}
+
+// Runs after those above, which fill the list.
+TEST_CASE("adjoint: each operator of the way back has been broken and found") {
+  const std::size_t last = Op(MeanAbsoluteError{}).index();
+  for (std::size_t kind = Op(WeightGradient{}).index(); kind <= last; ++kind) {
+    CAPTURE(kind);
+    CHECK(broken_kinds.contains(kind));
+  }
 }
 
 TEST_CASE("adjoint: the mean absolute error has no gradient where it is 0") {

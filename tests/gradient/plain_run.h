@@ -77,7 +77,7 @@ class PlainRun {
   std::vector<N>& numbers(Storage storage, const std::string& name) {
     return numbers_.at({storage, name});
   }
-  const std::vector<N>& numbers(TensorId id) { return numbers_.at(place_of(id.index)); }
+  std::vector<N>& numbers(TensorId id) { return numbers_.at(place_of(id.index)); }
 
   void run(const OnNode& on_node = nullptr) {
     std::vector<Operand> operands(graph_.tensors().size());
