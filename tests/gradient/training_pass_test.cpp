@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -146,6 +147,54 @@ TEST_CASE("training pass: gradients of every family are those that dual numbers 
     }
   }
   CHECK(trained == 2 * 125);  // else a family is no longer trained
+}
+
+// A second witness, which knows nothing of duals: (L(w + hv) - L(w - hv)) / 2h.
+TEST_CASE(
+    "training pass: gradients are what losses differ by, a step of the weights to each side") {
+  constexpr double step = 1e-6;
+  for (const std::string name : {"llama_gqa_llama3_rope", "gemma2", "gpt2", "falcon_h1"}) {
+    CAPTURE(name);
+    const Architecture a = architecture_of(name);
+    const TrainingRecording r =
+        recorded(a, in_fp64(Kernels::Fused, Kernels::Fused), Recompute::None, 0.01);
+    const SymbolValues symbols = r.symbols.resolve({batch, tokens, tokens});
+    double along = 0;
+    const auto loss_at = [&](double change) {
+      PlainRun<double> run(r.first.graph, symbols);
+      fill(run, r.first.graph, inputs_of(a), 1);
+      std::mt19937 random(7);
+      std::normal_distribution<double> normal;
+      std::map<std::string, std::vector<double>> directions;
+      for (const TensorId id : r.first.graph.outputs()) {
+        const TensorInfo& t = r.first.graph.tensor(id);
+        if (t.storage != Storage::Gradients) continue;
+        std::vector<double>& direction = directions[t.name];
+        for (double& w : run.numbers(Storage::Weights, t.name)) {
+          direction.push_back(normal(random));
+          w += change * direction.back();
+        }
+      }
+      run.run();
+      double loss = 0;
+      along = 0;
+      for (const TensorId id : r.first.graph.outputs()) {
+        const TensorInfo& t = r.first.graph.tensor(id);
+        if (t.storage != Storage::Gradients) {
+          loss += run.numbers(id).at(0);
+          continue;
+        }
+        const std::vector<double>& gradient = run.numbers(Storage::Gradients, t.name);
+        along =
+            std::inner_product(gradient.begin(), gradient.end(), directions[t.name].begin(), along);
+      }
+      return loss;
+    };
+    const double difference_of_losses = loss_at(step) - loss_at(-step);
+    loss_at(0);
+    CHECK(std::abs(along) > 1e-2);
+    CHECK(difference_of_losses / (2 * step) == near(along).epsilon(1e-6));
+  }
 }
 
 TEST_CASE("training pass: dropout draws the same masks there, back and again") {

@@ -118,6 +118,28 @@ TEST_CASE("training: a layer of GPT saves what the published formula says") {
         2 * 2 * tokens * batch * h);
 }
 
+// karpathy/llm.c, README: train_gpt2.c has 73,323,776 fp32 activations at batch 4 and 64 tokens. It
+// keeps the losses of rows, where we have their sum, and probabilities beside the logits, where we
+// have the logits' gradient. Its kernels do at once what the eager graph does in steps.
+TEST_CASE("training: GPT-2's activations are those of llm.c") {
+  const Architecture a = load_model(catalog(), "gpt2");
+  Lowering lowering = lowering_of(Kernels::Eager, DType::FP32);
+  lowering.elementwise = Kernels::Fused;
+  const TrainingRecording r = record_training(a, {}, lowering);
+  constexpr std::uint64_t rows = 4 * 64;
+  const SymbolValues symbols = r.symbols.resolve({4, 64, 64});
+  const std::set<std::string> in_other_kernels{"embedding", "positions", "scale", "mask",
+                                               "merge_heads"};
+  std::uint64_t numbers = 0;
+  for (const Node& node : r.first.graph.nodes().first(r.first.first_backward.index)) {
+    if (in_other_kernels.contains(node.label)) continue;
+    for (const TensorId id : node.outputs) {
+      numbers += r.first.graph.tensor(id).elements().at(symbols);
+    }
+  }
+  CHECK(numbers == 73'323'776 - rows + 1);
+}
+
 // The published table's own numbers: 34sbh + 5as²b bytes, of two bytes a number and one of each
 // mask, and its parts under tensor and sequence parallelism and selective recomputation. s is 2048,
 // b 1. Beside them there are the statistics of two norms, fp32. Source: Korthikanti et al. 2022,
