@@ -55,6 +55,14 @@ std::vector<bool> same_on_all(const Graph& graph) {
   return same;
 }
 
+/// A layer of one of the models in a pass, which have phases of their own.
+struct LayerOf {
+  std::string_view phase;
+  int layer;
+  explicit LayerOf(const Node& node) : phase(node.phase), layer(node.layer) {}
+  bool operator==(const LayerOf&) const = default;
+};
+
 class Differentiation final : public Backward {
  public:
   Differentiation(const Graph& forward, const GradientOptions& options)
@@ -175,7 +183,7 @@ class Differentiation final : public Backward {
       if (!needed_[n]) continue;
       for (const TensorId id : node.inputs) {
         read[id.index] = true;
-        layers_read_[id.index].push_back(node.layer);
+        layers_read_[id.index].emplace_back(node);
       }
     }
   }
@@ -274,17 +282,17 @@ class Differentiation final : public Backward {
   }
 
   bool is_kept(TensorId id) const {
-    const NodeId producer = *forward_.tensor(id).producer;
-    const int layer = forward_.node(producer).layer;
+    const Node& producer = forward_.node(*forward_.tensor(id).producer);
     // Each device keeps its own rows and gathers them again (Korthikanti et al., section 4.2.2).
-    if (is_gather_of_rows(forward_.node(producer))) return false;
+    if (is_gather_of_rows(producer)) return false;
     switch (options_.recompute) {
       case Recompute::None: return true;
       case Recompute::Selective: return !grows_with_square(forward_.tensor(id));
       case Recompute::Full: {
-        if (layer == no_layer) return true;
-        const std::vector<int>& readers = layers_read_[id.index];
-        return std::any_of(readers.begin(), readers.end(), [&](int l) { return l != layer; });
+        if (producer.layer == no_layer) return true;
+        const std::vector<LayerOf>& readers = layers_read_[id.index];
+        return std::any_of(readers.begin(), readers.end(),
+                           [&](const LayerOf& l) { return l != LayerOf(producer); });
       }
     }
     return true;
@@ -294,9 +302,9 @@ class Differentiation final : public Backward {
     std::optional<TensorId>& again = again_[id.index];
     if (again) return *again;
     const std::size_t n = forward_.tensor(id).producer->index;
-    const int layer = forward_.nodes()[n].layer;
-    if (options_.recompute == Recompute::Full && layer != no_layer) {
-      replay_layer(layer);
+    const Node& producer = forward_.nodes()[n];
+    if (options_.recompute == Recompute::Full && producer.layer != no_layer) {
+      replay_layer(LayerOf(producer));
     } else {
       replay_node(n);
     }
@@ -313,24 +321,24 @@ class Differentiation final : public Backward {
 
   /// All of a layer, as frameworks do, its last product too, which nothing reads. Nothing is sent
   /// again.
-  void replay_layer(int layer) {
+  void replay_layer(LayerOf layer) {
     for (std::size_t n = 0; n < forward_.nodes().size(); ++n) {
       const Node& node = forward_.nodes()[n];
-      if (needed_[n] && node.layer == layer && !is_message(node.op)) replay_node(n);
+      if (needed_[n] && LayerOf(node) == layer && !is_message(node.op)) replay_node(n);
     }
   }
 
   const Graph& forward_;
   const GradientOptions& options_;
   Graph graph_;
-  std::vector<std::optional<TensorId>> at_;       ///< by forward tensor
-  std::vector<std::optional<TensorId>> again_;    ///< the same, computed again
-  std::vector<std::optional<TensorId>> saved_;    ///< second results, by forward node
-  std::vector<bool> active_;                      ///< by forward tensor
-  std::vector<bool> needed_;                      ///< by forward node
-  std::vector<std::vector<int>> layers_read_;     ///< by forward tensor: the layers of its readers
-  std::vector<std::vector<TensorId>> gradients_;  ///< by forward tensor, in order
-  std::vector<bool> same_;                        ///< see same_on_all(); empty: no parts are summed
+  std::vector<std::optional<TensorId>> at_;        ///< by forward tensor
+  std::vector<std::optional<TensorId>> again_;     ///< the same, computed again
+  std::vector<std::optional<TensorId>> saved_;     ///< second results, by forward node
+  std::vector<bool> active_;                       ///< by forward tensor
+  std::vector<bool> needed_;                       ///< by forward node
+  std::vector<std::vector<LayerOf>> layers_read_;  ///< by forward tensor: the layers of its readers
+  std::vector<std::vector<TensorId>> gradients_;   ///< by forward tensor, in order
+  std::vector<bool> same_;  ///< see same_on_all(); empty: no parts are summed
   std::map<TensorId, std::vector<TensorId>> parts_;  ///< of sums over devices
   std::map<TensorId, TensorId> of_weights_;
   std::size_t current_ = 0;  ///< the forward node whose adjoint is recorded

@@ -60,8 +60,8 @@ Count product_flops(const Graph& graph, bool with_recomputed) {
 /// that one pass fills is what the next one reads.
 class JoinedPasses {
  public:
-  /// The pass's tensors, by their index in it.
-  std::vector<TensorId> add(const Graph& pass) {
+  /// The pass's tensors, by their index in it. `model` comes before its phases' names.
+  std::vector<TensorId> add(const Graph& pass, std::string_view model = "") {
     std::vector<std::optional<TensorId>> at(pass.tensors().size());
     for (std::uint32_t i = 0; i < at.size(); ++i) {
       const TensorInfo& t = pass.tensors()[i];
@@ -75,6 +75,7 @@ class JoinedPasses {
       for (const TensorId id : node.outputs) results.push_back(pass.tensor(id));
       Node own = node;
       own.outputs.clear();
+      if (own.phase != predictor_phase) own.phase.insert(0, model);
       for (TensorId& id : own.inputs) id = *at[id.index];
       const std::vector<TensorId> made = graph_.add_node(std::move(own), std::move(results));
       for (std::size_t o = 0; o < made.size(); ++o) at[node.outputs[o].index] = made[o];
@@ -188,7 +189,7 @@ Graph record_forward(const Plan& plan, const Lowering& lowering, const TrainingO
   plan.helpers.front().record(r, plan);
   const Graph auxiliary = r.take();
   const Graph own = record_base(plain_attention);
-  const std::vector<TensorId> helper_at = passes.add(auxiliary);
+  const std::vector<TensorId> helper_at = passes.add(auxiliary, "auxiliary.");
   if (options.auxiliary_loss > 0) {
     add_loss(passes, helper_at[logits_of(auxiliary)->index],
              {options.auxiliary_loss, options.z_loss}, "auxiliary_loss", fused);
@@ -198,7 +199,7 @@ Graph record_forward(const Plan& plan, const Lowering& lowering, const TrainingO
              "base_loss", fused);
   }
   if (options.consistency_loss == 0) return std::move(passes.graph());
-  const std::vector<TensorId> own_at = passes.add(own);
+  const std::vector<TensorId> own_at = passes.add(own, "targets.");
   const TensorId share = target_share(passes);
   for (std::size_t i = 0; i < plan.model.decoder.layers.size(); ++i) {
     const auto layer = static_cast<int>(i);
@@ -358,10 +359,6 @@ TrainingRecording record_training(const Architecture& configured,
   check_dropout(options.dropout, "--dropout");
   if (predicts && options.dropout > 0) {
     throw Error("training with method " + to_string(methods), "dropout", "none");
-  }
-  if (predicts && options.recompute == Recompute::Full) {
-    throw Error("training with method " + to_string(methods), "full recomputation",
-                "none or selective: layers of three models share their numbers");
   }
   TrainingOptions chosen = options;
   if (predicts && !chosen.trains) {

@@ -392,6 +392,24 @@ TEST_CASE("training: KV Prediction trains the auxiliary and the predictor throug
     if (reads_base) ++first_layer;
   }
   CHECK(first_layer == 2);  // forward, of the targets and of the base
+  // Full recomputation runs the layers of the auxiliary and of the base once more, not those of the
+  // targets, which have no way back, nor the predictor.
+  options.recompute = Recompute::Full;
+  const TrainingRecording again =
+      record_training(base, kvp, lowering_of(Kernels::Fused, DType::FP32), options);
+  CHECK(again.model_flops.at(values) == r.model_flops.at(values));
+  const auto run_again =
+      static_cast<double>(again.hardware_flops.at(values) - r.hardware_flops.at(values)) / 16;
+  const double embedding_and_head = static_cast<double>(
+      base.vocab_size * base.hidden_size + auxiliary.vocab_size * auxiliary.hidden_size);
+  const double of_layers =
+      static_cast<double>(count_parameters(base) + p_auxiliary) - embedding_and_head;
+  CHECK(run_again == doctest::Approx(2 * of_layers).epsilon(0.1));
+  const auto saved = [](const TrainingRecording& recording) {
+    return activation_bytes(recording.first, recording.symbols.resolve({1, 512, 512})).saved;
+  };
+  CHECK(saved(again) < saved(r));
+  options.recompute = Recompute::None;
   // Without its own loss the auxiliary's head is dead.
   options.auxiliary_loss = 0;
   const TrainingRecording without =

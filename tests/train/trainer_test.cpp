@@ -282,6 +282,13 @@ TEST_CASE("trainer: KV Prediction trains the auxiliary model and the maps, and r
 
   const std::vector<double> expected = losses_of(whole, text, 6);
   CHECK(whole.loss_of(text).sum < start.sum);
+  for (const Recompute recompute : {Recompute::Selective, Recompute::Full}) {
+    TrainSettings other = settings;
+    other.recompute = recompute;
+    TokenWindows same = text_of(400, 16);
+    Trainer recomputing(base, given, other);
+    CHECK(losses_of(recomputing, same, 6) == expected);
+  }
   TokenWindows again = text_of(400, 16);
   {
     Trainer first(base, given, settings);
