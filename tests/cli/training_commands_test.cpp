@@ -309,7 +309,8 @@ TEST_CASE("train: KV Prediction from a pruned base, from untrained maps, and goe
   std::ofstream file(text);
   for (int i = 0; i < 3000; ++i) file << static_cast<char>(33 + i * i % 27);
   file.close();
-  const std::string oracle = std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/openelm";
+  const std::string oracle = folder.file("base");
+  std::filesystem::copy(std::string(KVCAST_SOURCE_DIR) + "/tests/oracle/openelm", oracle);
   const std::string out = folder.file("out");
   const std::string train = "train --model '" + oracle +
                             "' --method kvp:auxiliary=lp-0.50 --tokenizer bytes --text '" + text +
@@ -374,6 +375,15 @@ TEST_CASE("train: KV Prediction from a pruned base, from untrained maps, and goe
     CHECK(table[1].number("loss") > 0);
     CHECK(!table.has_column("base_loss"));
   }
+  // Another base model of the same shape.
+  std::filesystem::remove_all(trained);
+  const std::string file_of_base = oracle + "/model.safetensors";
+  std::string bytes = contents(file_of_base);
+  bytes.back() ^= 1;
+  std::ofstream(file_of_base, std::ios::binary) << bytes;
+  const ProgramResult other_base = run_program(train + " --resume");
+  CHECK(other_base.status == 2);
+  check_contains(other_base.errors, {"was trained with base_files \"", "expected the same"});
 }
 
 }  // namespace
