@@ -1,23 +1,10 @@
 #include <doctest/doctest.h>
 
-#include "model/graph/work.h"
+#include "tests/execute/analytic_work.h"
 #include "tests/execute/oracle.h"
 
 namespace kvcast::execute {
 namespace {
-
-/// The recorder's formulas for one node at the sizes of a run.
-CountedWork analytic_work(const Graph& graph, const Node& node,
-                          std::span<const std::uint64_t> symbols) {
-  const Work w = work(graph, node);
-  CountedWork at;
-  at.flops = w.flops.at(symbols);
-  for (std::size_t i = 0; i < num_storages; ++i) {
-    at.read[i] = w.read[i].at(symbols);
-    at.written[i] = w.written[i].at(symbols);
-  }
-  return at;
-}
 
 /// Runs prefill and decode steps in counting mode and compares every operator.
 void check_counts(const OracleCase& c, SessionOptions o) {
@@ -32,7 +19,7 @@ void check_counts(const OracleCase& c, SessionOptions o) {
     const Node& node = graph.nodes()[run.node];
     CAPTURE(node.label);
     CAPTURE(name(node.op));
-    const CountedWork expected = analytic_work(graph, node, symbols);
+    const CountedWork expected = analytic_work(work(graph, node), symbols);
     CHECK(run.counted->flops == expected.flops);
     CountedWork counted = *run.counted;
     if (std::holds_alternative<ExpertLinear>(node.op)) {

@@ -9,7 +9,7 @@
 
 #include "model/execute/plain_gradients.h"
 #include "model/execute/plain_loops.h"
-#include "model/graph/work.h"
+#include "tests/execute/analytic_work.h"
 #include "tests/gradient/dual_numbers.h"
 
 namespace kvcast::execute {
@@ -112,14 +112,7 @@ class PlainRun {
   template <typename Check>
   void run_counted(Check check) {
     run([&](const Node& node, const CountedWork& counted) {
-      const Work w = work(graph_, node);
-      CountedWork analytic;
-      analytic.flops = w.flops.at(symbols_);
-      for (std::size_t i = 0; i < num_storages; ++i) {
-        analytic.read[i] = w.read[i].at(symbols_);
-        analytic.written[i] = w.written[i].at(symbols_);
-      }
-      check(node, counted, analytic);
+      check(node, counted, analytic_work(work(graph_, node), symbols_));
     });
   }
 
