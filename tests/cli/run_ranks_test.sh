@@ -83,6 +83,8 @@ if [ "$has_mpi" != ON ] || ! command -v mpirun >/dev/null; then
 else
   # Open MPI's own plugins leak at exit; everything else that a sanitizer finds still counts.
   export ASAN_OPTIONS=detect_leaks=0
+  # mpirun gives the ranks of an aborted run two seconds to end by themselves, which they have.
+  export OMPI_MCA_odls_base_sigkill_timeout=0
   mpi=(mpirun --oversubscribe -n)
   [ "$(id -u)" -eq 0 ] && mpi=(mpirun --allow-run-as-root --oversubscribe -n)
 
