@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "bench/command_output.h"
 #include "bench/guarded.h"
 #include "bench/shapes.h"
 #include "model/base/error.h"
@@ -51,17 +52,6 @@ std::vector<Peer> parse_peers(const std::vector<std::string>& texts) {
     peers.push_back({text.substr(0, sign), text.substr(sign + 1)});
   }
   return peers;
-}
-
-std::string output_of(const std::string& command) {
-  const auto close = [](std::FILE* f) { return pclose(f); };
-  std::FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) throw Error(command + ": cannot be started");
-  std::string text;
-  char piece[4096];
-  for (std::size_t n = 0; (n = fread(piece, 1, sizeof piece, pipe)) > 0;) text.append(piece, n);
-  if (close(pipe) != 0) throw Error(command + ": failed");
-  return text;
 }
 
 /// Tokens a second of one llama-bench run: prefill of `prompt` tokens, or `generated` tokens.

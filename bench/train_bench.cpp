@@ -1,14 +1,15 @@
 // Steps of training beside what the machine can do: an optimizer's step of the shape of a published
 // model, in each grade of recomputation, as a share of the rate of multiply-adds that its cores had
-// in the meantime.
-#include <algorithm>
+// in the meantime; and in turns with it the same step of PyTorch.
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include "bench/clock_meter.h"
+#include "bench/command_output.h"
 #include "bench/guarded.h"
 #include "bench/shapes.h"
 #include "model/base/stopwatch.h"
@@ -25,9 +26,19 @@ struct Options {
   std::uint64_t batch = 8;
   std::uint64_t micro_batches = 1;
   std::vector<std::string> recompute{"none", "selective", "full"};
+  std::string python;  ///< with torch and transformers; empty: no peer
   int repeats = 5;
   int threads = 0;
 };
+
+/// Seconds of PyTorch's step.
+double pytorch_step_s(const Options& o, int threads) {
+  return std::stod(output_of(
+      fmt::format("'{}' '{}' '{}' {} {} {} 2>/dev/null", o.python,
+                  KVCAST_SOURCE_DIR "/bench/pytorch_training.py",
+                  Catalog(KVCAST_SOURCE_DIR "/data").find("models", "model", o.model).string(),
+                  o.batch, o.seq_len, threads)));
+}
 
 void measure(const Checkpoint& checkpoint, const Options& o, Recompute recompute, int threads) {
   TrainSettings settings;
@@ -48,12 +59,17 @@ void measure(const Checkpoint& checkpoint, const Options& o, Recompute recompute
   execute::ClockMeter meter;
   std::vector<double> seconds;
   std::vector<double> shares;
+  std::vector<double> of_peer;
+  std::vector<double> speedups;
   for (int i = 0; i < o.repeats; ++i) {
     meter.restart();
     const Stopwatch watch;
     trainer.step(text);
     seconds.push_back(watch.seconds());
     shares.push_back(flops / seconds.back() / (threads * meter.mean()));
+    if (o.python.empty()) continue;
+    of_peer.push_back(pytorch_step_s(o, threads));
+    speedups.push_back(of_peer.back() / seconds.back());
   }
   const double step = median(seconds);
   std::printf(
@@ -62,6 +78,10 @@ void measure(const Checkpoint& checkpoint, const Options& o, Recompute recompute
       checkpoint.architecture().name.c_str(), static_cast<std::size_t>(o.batch), o.seq_len,
       std::string(name(recompute)).c_str(), step, static_cast<double>(tokens) / step,
       flops / step / 1e9, 100 * median(shares));
+  if (!of_peer.empty()) {
+    std::printf("%-15s PyTorch %37.3f s/step %8.1f tok/s, kvcast %.2f x\n", "", median(of_peer),
+                static_cast<double>(tokens) / median(of_peer), median(speedups));
+  }
   std::fflush(stdout);
 }
 
@@ -89,6 +109,7 @@ int main(int argc, char** argv) {
   app.add_option("--batch", o.batch, "sequences of a step")->check(CLI::PositiveNumber);
   app.add_option("--micro-batches", o.micro_batches, "")->check(CLI::PositiveNumber);
   app.add_option("--recompute", o.recompute, "none, selective or full; repeatable");
+  app.add_option("--pytorch", o.python, "a Python with torch and transformers, for the peer");
   app.add_option("--repeats", o.repeats, "steps")->check(CLI::PositiveNumber);
   app.add_option("--threads", o.threads, "")->check(CLI::NonNegativeNumber);
   CLI11_PARSE(app, argc, argv);
