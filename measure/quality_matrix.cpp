@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <set>
 
@@ -62,12 +63,13 @@ std::string filled(std::string word, const std::string& rate) {
   return word;
 }
 
-/// The method without the options that hold the keep rate; folders by their last name.
-std::string family_of(const std::string& word) {
+/// The method, with the options that hold the keep rate or without them; folders by their last
+/// name.
+std::string family_of(const std::string& word, bool with_rate) {
   std::vector<MethodSpec> methods = parse_methods(word);
   for (MethodSpec& m : methods) {
-    std::erase_if(m.options, [](const auto& option) {
-      return option.second.find(placeholder) != std::string::npos;
+    std::erase_if(m.options, [&](const auto& option) {
+      return !with_rate && option.second.find(placeholder) != std::string::npos;
     });
     for (auto& [key, value] : m.options) {
       value = std::filesystem::path(value).filename().string();
@@ -283,9 +285,15 @@ std::vector<QualityMethod> quality_methods(std::span<const std::string> methods,
                                            std::span<const std::string> rates) {
   for (const std::string& rate : rates) check_rate(rate);
   std::vector<QualityMethod> all{{"plain", "plain", ""}};
+  std::map<std::string, std::set<std::string>> words_of;  // by family
   for (const std::string& given : methods) {
     const std::string word = with_share(given);
-    const std::string family = family_of(word);
+    words_of[family_of(word, false)].insert(word);
+  }
+  for (const std::string& given : methods) {
+    const std::string word = with_share(given);
+    std::string family = family_of(word, false);
+    if (words_of.at(family).size() > 1) family = family_of(word, true);
     const auto add = [&](const std::string& rate) {
       const std::string method = to_string(parse_methods(filled(word, rate)));
       const bool known = std::any_of(all.begin(), all.end(),

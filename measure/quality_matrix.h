@@ -22,8 +22,10 @@ struct NumberTypes {
 
 struct QualityMethod {
   std::string method;  ///< as parse_methods takes it
-  std::string family;  ///< without the options that the keep rate is in: "specprefill:lookahead=4"
-  std::string keep;    ///< the keep rate that it was made with; empty: none
+  /// Without the options that the keep rate is in, "specprefill:lookahead=4"; with them where two
+  /// methods differ in nothing else.
+  std::string family;
+  std::string keep;  ///< the keep rate that it was made with; empty: none
   NumberTypes types = {};
 
   /// The method, or its family, and in brackets the types that differ from the base's: "plain

@@ -16,10 +16,11 @@ using Value = double (*)(const QualityRow&);
 struct Cost {
   Axis axis;
   double QualityRow::*of;
+  double unit = 1;  ///< of the axis
 };
 const Cost ttft{{"TTFT, measured (s)", "ttft_s"}, &QualityRow::ttft_s};
 const Cost tpot{{"TPOT, measured (s)", "tpot_s"}, &QualityRow::tpot_s};
-const Cost memory{{"weights and cache (bytes)", "memory_bytes"}, &QualityRow::memory_bytes};
+const Cost memory{{"weights and cache (MB)", "memory_mb"}, &QualityRow::memory_bytes, 1e6};
 
 /// Marks of each family over a cost, and the methods on the front joined by a line.
 Plot plot_over(const Cost& cost, std::span<const QualityRow> rows, const std::string& task,
@@ -34,7 +35,7 @@ Plot plot_over(const Cost& cost, std::span<const QualityRow> rows, const std::st
   for (const QualityRow& r : rows) {
     if (r.task != task) continue;
     if (y.scale == Scale::Log10 && value(r) <= 0) continue;  // the base's distance from itself
-    const Point point{r.*cost.of, value(r), r.method};
+    const Point point{r.*cost.of / cost.unit, value(r), r.method};
     series_of(families, r.family, Style::Marks).points.push_back(point);
     if (measure::is_on_front(r, rows, cost.of)) front.points.push_back(point);
   }

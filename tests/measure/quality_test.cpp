@@ -108,6 +108,11 @@ TEST_CASE("quality: a method without its share gets each rate, and one with {kee
   CHECK(list[1].keep == "0.5");
   CHECK(list[5].keep.empty());
   CHECK(list[7].family == "kvp");
+  const auto two = methods({"kvp:auxiliary=some/lp-{keep},predictor=some/maps-{keep}",
+                            "kvp:auxiliary=other/new-{keep},predictor=other/new-{keep}/predictor"},
+                           {"0.5"});
+  CHECK(two[1].family == "kvp:auxiliary=lp-{keep},predictor=maps-{keep}");
+  CHECK(two[2].family == "kvp:auxiliary=new-{keep},predictor=predictor");
   for (const char* rate : {"0", "1.5", "half", "0.5x", "-1", "nan"}) {
     CAPTURE(rate);
     CHECK(message_of([&] { methods({"specprefill"}, {rate}); }).find("a fraction above 0") !=
@@ -400,7 +405,7 @@ TEST_CASE("quality: times of a token and memory have fronts of their own") {
   REQUIRE(plots.size() == 4);
   CHECK(plots[2].picture.filename() == "q-tpot.svg");
   CHECK(plots[3].picture.filename() == "q-memory.svg");
-  CHECK(plot_csv(plots[3].plot).find("f,10,0.2,c") != std::string::npos);
+  CHECK(plot_csv(plots[3].plot).find("f,1e-05,0.2,c") != std::string::npos);
 }
 
 }  // namespace
