@@ -1,25 +1,23 @@
+# title: Texts: same next token as the base model
 # Draws quality-agreement.svg from quality-agreement.csv: run `gnuplot quality-agreement.gp` in this folder.
 reset
 set encoding utf8
-set terminal svg noenhanced size 960,683 background '#ffffff' font 'sans-serif,14' rounded
+set terminal svg noenhanced size 960,720 background '#ffffff' font 'sans-serif,14' rounded
 set output 'quality-agreement.svg'
 set datafile separator comma
 set datafile commentschars ''
 set datafile missing NaN
 
-set label 'Texts: same next token as the base model' at screen 0.09583, screen 0.96193 left font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
-set lmargin at screen 0.09583
-set rmargin at screen 0.97083
-set tmargin at screen 0.68228
-set bmargin at screen 0.09663
-set key at screen 0.08750, screen 0.93704 left top horizontal Left reverse samplen 2.2 spacing 1 width -10.02 maxcols 1 textcolor rgb '#222222'
+set title 'Texts: same next token as the base model' font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
+set xlabel 'TTFT, measured (s)'."\n".''
+set ylabel 'share of positions'
+set key below left horizontal Left reverse samplen 2.2 spacing 1.2
 set border 3 lc rgb '#888888' lw 1
 set tics out nomirror scale 0.6,0.3 textcolor rgb '#333333'
 set grid xtics ytics back lt 1 lc rgb '#e4e4e4' lw 1
-set xlabel 'TTFT, measured (s)' offset 0,0.55
-set label 'share of positions' at screen 0.01771, screen 0.38946 center rotate by 90
-set xrange [0:1.60305]
-set yrange [0:1.05]
+set xrange [0:*]
+set yrange [*<0:*]
+set offsets 0, 0, 0, 0
 
 plot 'quality-agreement.csv' skip 1 every ::0::0 using 2:3 with points pt 7 ps 0.75 lc rgb '#0072B2' title 'plain', \
      'quality-agreement.csv' skip 1 every ::1::4 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'specprefill:speculator=lp-0.50', \
@@ -27,5 +25,6 @@ plot 'quality-agreement.csv' skip 1 every ::0::0 using 2:3 with points pt 7 ps 0
      'quality-agreement.csv' skip 1 every ::9::12 using 2:3 with points pt 13 ps 0.75 lc rgb '#CC79A7' title 'random-prune', \
      'quality-agreement.csv' skip 1 every ::13::16 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'static-prune', \
      'quality-agreement.csv' skip 1 every ::17::20 using 2:3 with points pt 7 ps 0.75 lc rgb '#56B4E9' title 'lazyllm', \
-     'quality-agreement.csv' skip 1 every ::21::24 using 2:3 with points pt 5 ps 0.75 lc rgb '#555555' title 'kvp', \
-     'quality-agreement.csv' skip 1 every ::25::28 using 2:3 with points pt 9 ps 0.75 lc rgb '#0072B2' title 'static-prune+kvp:auxiliary=lp-0.75,predictor=maps-0.75'
+     'quality-agreement.csv' skip 1 every ::21::24 using 2:3 with points pt 5 ps 0.75 lc rgb '#555555' title 'kvp:auxiliary=lp-{keep},predictor=maps-{keep}', \
+     'quality-agreement.csv' skip 1 every ::25::28 using 2:3 with points pt 9 ps 0.75 lc rgb '#0072B2' title 'kvp:auxiliary=trained-{keep},predictor=predictor', \
+     'quality-agreement.csv' skip 1 every ::29::32 using 2:3 with points pt 13 ps 0.75 lc rgb '#D55E00' title 'static-prune+kvp:auxiliary=trained-0.75,predictor=predictor'

@@ -1,25 +1,23 @@
+# title: Needles found in the haystack
 # Draws quality-needle.svg from quality-needle.csv: run `gnuplot quality-needle.gp` in this folder.
 reset
 set encoding utf8
-set terminal svg noenhanced size 960,704 background '#ffffff' font 'sans-serif,14' rounded
+set terminal svg noenhanced size 960,740 background '#ffffff' font 'sans-serif,14' rounded
 set output 'quality-needle.svg'
 set datafile separator comma
 set datafile commentschars ''
 set datafile missing NaN
 
-set label 'Needles found in the haystack' at screen 0.09583, screen 0.96307 left font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
-set lmargin at screen 0.09583
-set rmargin at screen 0.97083
-set tmargin at screen 0.66193
-set bmargin at screen 0.09375
-set key at screen 0.08750, screen 0.93892 left top horizontal Left reverse samplen 2.2 spacing 1 width -10.02 maxcols 1 textcolor rgb '#222222'
+set title 'Needles found in the haystack' font 'sans-serif Bold,17.3333' textcolor rgb '#222222'
+set xlabel 'TTFT, measured (s)'."\n".''
+set ylabel 'share answered'
+set key below left horizontal Left reverse samplen 2.2 spacing 1.2
 set border 3 lc rgb '#888888' lw 1
 set tics out nomirror scale 0.6,0.3 textcolor rgb '#333333'
 set grid xtics ytics back lt 1 lc rgb '#e4e4e4' lw 1
-set xlabel 'TTFT, measured (s)' offset 0,0.55
-set label 'share answered' at screen 0.01771, screen 0.37784 center rotate by 90
-set xrange [0:1.60305]
-set yrange [0:1.05]
+set xrange [0:*]
+set yrange [*<0:*]
+set offsets 0, 0, 0, 0
 
 plot 'quality-needle.csv' skip 1 every ::0::4 using 2:3 with lines lw 2.2 dt (9,6) lc rgb '#0072B2' title 'Pareto front', \
      'quality-needle.csv' skip 1 every ::5::5 using 2:3 with points pt 5 ps 0.75 lc rgb '#D55E00' title 'plain', \
@@ -28,5 +26,6 @@ plot 'quality-needle.csv' skip 1 every ::0::4 using 2:3 with lines lw 2.2 dt (9,
      'quality-needle.csv' skip 1 every ::14::17 using 2:3 with points pt 11 ps 0.75 lc rgb '#E69F00' title 'random-prune', \
      'quality-needle.csv' skip 1 every ::18::21 using 2:3 with points pt 7 ps 0.75 lc rgb '#56B4E9' title 'static-prune', \
      'quality-needle.csv' skip 1 every ::22::25 using 2:3 with points pt 5 ps 0.75 lc rgb '#555555' title 'lazyllm', \
-     'quality-needle.csv' skip 1 every ::26::29 using 2:3 with points pt 9 ps 0.75 lc rgb '#0072B2' title 'kvp', \
-     'quality-needle.csv' skip 1 every ::30::33 using 2:3 with points pt 13 ps 0.75 lc rgb '#D55E00' title 'static-prune+kvp:auxiliary=lp-0.75,predictor=maps-0.75'
+     'quality-needle.csv' skip 1 every ::26::29 using 2:3 with points pt 9 ps 0.75 lc rgb '#0072B2' title 'kvp:auxiliary=lp-{keep},predictor=maps-{keep}', \
+     'quality-needle.csv' skip 1 every ::30::33 using 2:3 with points pt 13 ps 0.75 lc rgb '#D55E00' title 'kvp:auxiliary=trained-{keep},predictor=predictor', \
+     'quality-needle.csv' skip 1 every ::34::37 using 2:3 with points pt 11 ps 0.75 lc rgb '#009E73' title 'static-prune+kvp:auxiliary=trained-0.75,predictor=predictor'
