@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <functional>
 #include <utility>
 
@@ -155,6 +156,13 @@ void validate_serving(const ValidateOptions& o, const ServingFlags& flags, const
           : reports::parse_method_words(fmt::format("{}", fmt::join(own.schedulers, ";")),
                                         "--scheduler");
   const int threads = execute::use_threads(o.threads);
+  std::deque<Bench> benches;  // all are made before the first one runs: what cannot be is said now
+  for (const std::string& method : methods) {
+    for (const std::string& scheduler : schedulers) {
+      benches.emplace_back(o, own, globals, method, scheduler);
+    }
+  }
+  auto next = benches.begin();
   ordered_json rows = ordered_json::array();
   std::map<std::string, std::vector<double>> errors;
   ProgressBar bar(globals.quiet);
@@ -162,7 +170,7 @@ void validate_serving(const ValidateOptions& o, const ServingFlags& flags, const
   std::uint64_t done = 0;
   for (const std::string& method : methods) {
     for (const std::string& scheduler : schedulers) {
-      Bench bench(o, own, globals, method, scheduler);
+      Bench& bench = *next++;
       const double saturation = bench.saturation();
       for (const double load : loads) {
         const double rate = load * saturation;
