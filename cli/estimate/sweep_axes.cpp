@@ -39,6 +39,13 @@ constexpr const char* axis_flags[][2] = {
     {"--prompt-len RANGE", "prompt tokens, or encoder length"},
     {"--output-len RANGE", "tokens to generate"},
 };
+constexpr const char* training_flags[][2] = {
+    {"--seq-len RANGE", "with --train: tokens of a sequence [2048]"},
+    {"--recompute LIST", "with --train: none, selective, full [none]"},
+    {"--zero LIST", "with --train: stages 0 to 3 [0]"},
+    {"--virtual-stages RANGE",
+     "with --train and --pp: parts of the layers that each stage has [1]"},
+};
 
 /// "--prompt-len RANGE" -> "prompt_len"
 std::string axis_key(std::string flag) {
@@ -54,9 +61,13 @@ std::string joined(const std::vector<std::string>& texts, const char* separator)
 
 }  // namespace
 
-void SweepAxes::add_to(Command command) {
-  for (const auto& [flag, help] : axis_flags) {
+void SweepAxes::add_to(Command command, bool trains) {
+  const auto add = [&](const char* flag, const char* help) {
     command.add(flag, axes[axis_key(flag)], help).allow_extra_args(false).group("Axes");
+  };
+  for (const auto& [flag, help] : axis_flags) add(flag, help);
+  if (trains) {
+    for (const auto& [flag, help] : training_flags) add(flag, help);
   }
   command.add("--set KEY=LIST", set, "a config entry, e.g. num_key_value_heads=1,8,32")
       .allow_extra_args(false)
@@ -67,12 +78,19 @@ void SweepAxes::add_to(Command command) {
 SweepSpec SweepAxes::parse(const Globals& globals) const {
   SweepSpec result;
   if (!spec.empty()) result = reports::read_sweep_spec(spec);
-  for (const auto& [key, values, fallback] : reports::word_axes) {
-    const std::vector<std::string>& texts = axes.at(key);
-    if (texts.empty()) continue;
-    const char* separator = reports::has_options(key) ? ";" : ",";
-    result.*values = reports::words_of_axis(key)(joined(texts, separator), reports::flag_of(key));
-  }
+  const auto read_words = [&](const reports::WordAxis& axis) {
+    const auto found = axes.find(axis.key);
+    if (found == axes.end() && !(result.*axis.values).empty()) {
+      throw Error(spec, fmt::format("the axis {} of training", axis.key), "axes of requests");
+    }
+    if (found == axes.end() || found->second.empty()) return;
+    const std::vector<std::string>& texts = found->second;
+    const char* separator = reports::has_options(axis.key) ? ";" : ",";
+    result.*axis.values =
+        reports::words_of_axis(axis.key)(joined(texts, separator), reports::flag_of(axis.key));
+  };
+  for (const reports::WordAxis& axis : reports::word_axes) read_words(axis);
+  for (const reports::WordAxis& axis : reports::training_axes) read_words(axis);
   for (const auto& [key, values] : reports::number_axes) {
     const std::vector<std::string>& texts = axes.at(key);
     if (!texts.empty())

@@ -16,7 +16,8 @@ struct SweepAxes {
   std::vector<std::string> set;
   std::string spec;
 
-  void add_to(Command command);
+  /// `trains`: with the axes of training.
+  void add_to(Command command, bool trains = false);
   /// Those of the file --spec, each replaced by its flag; without hardware, this machine. Throws
   /// Error naming the flag or the file.
   reports::SweepSpec parse(const Globals& globals) const;

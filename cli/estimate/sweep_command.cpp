@@ -394,7 +394,7 @@ void add_sweep(Command app, const Globals& globals) {
   Command command = app.add_subcommand("sweep", sweep_description);
   command.footer(footer);
   const auto o = std::make_shared<SweepCommand>();
-  o->axes.add_to(command);
+  o->axes.add_to(command, true);
   o->serving.add_to(command);
   o->training.add_to(command);
   command.add("--csv", o->csv, "file to write; default, or -: stdout");

@@ -5,19 +5,30 @@
 namespace kvcast::cli {
 namespace {
 
-constexpr const char* axes = "Axes";
+/// The axis in the grid, or what it is without.
+std::vector<std::string> words_of(const reports::WordAxis& axis, const reports::SweepSpec& spec) {
+  const std::vector<std::string>& words = spec.*axis.values;
+  return words.empty() ? std::vector<std::string>{axis.fallback} : words;
+}
+
+std::vector<std::uint64_t> numbers_of(const reports::WordAxis& axis,
+                                      const reports::SweepSpec& spec) {
+  std::vector<std::uint64_t> numbers;
+  for (const std::string& word : words_of(axis, spec)) {
+    numbers.push_back(parse_token_count(word, reports::flag_of(axis.key)));
+  }
+  return numbers;
+}
+
+constexpr const auto& seq_len = reports::training_axes[0];
+constexpr const auto& recompute = reports::training_axes[1];
+constexpr const auto& zero = reports::training_axes[2];
+constexpr const auto& virtual_stages = reports::training_axes[3];
 
 }  // namespace
 
 void TrainingAxes::add_to(Command c) {
-  const TrainingAxes none;
   c.add("--train", train, "a step of training at each point, as kvcast estimate --train");
-  c.add("--seq-len RANGE", seq_len, "with --train: tokens of a sequence [2048]").group(axes);
-  c.add("--recompute LIST", recompute, "with --train: none, selective, full").group(axes);
-  c.add("--zero LIST", zero, "with --train: stages 0 to 3").group(axes);
-  c.add("--virtual-stages RANGE", virtual_stages,
-        "with --train and --pp: parts of the layers that each stage has")
-      .group(axes);
   c.add("--dropout P", dropout, "with --train: as kvcast estimate");
   c.add("--gradient-dtype DTYPE", gradient_dtype,
         "with --train: default: the engine's, else that of the weights");
@@ -27,32 +38,31 @@ void TrainingAxes::add_to(Command c) {
 void TrainingAxes::set_sizes(reports::SweepSpec& spec) const {
   const TrainingAxes none;
   if (!train) {
-    for (const auto& [flag, given] : {std::pair{"--seq-len", !seq_len.empty()},
-                                      {"--recompute", recompute != none.recompute},
-                                      {"--zero", zero != none.zero},
-                                      {"--dropout", dropout != none.dropout},
-                                      {"--virtual-stages", virtual_stages != none.virtual_stages},
-                                      {"--gradient-dtype", !gradient_dtype.empty()},
-                                      {"--state-dtype", state_dtype != none.state_dtype}}) {
+    const auto refuse = [](const std::string& flag, bool given) {
       if (given) throw Error(flag, "a sweep of requests", "--train");
+    };
+    for (const reports::WordAxis& axis : reports::training_axes) {
+      refuse(reports::flag_of(axis.key), !(spec.*axis.values).empty());
     }
+    refuse("--dropout", dropout != none.dropout);
+    refuse("--gradient-dtype", !gradient_dtype.empty());
+    refuse("--state-dtype", state_dtype != none.state_dtype);
     return;
   }
   if (!spec.prompt_len.empty() || !spec.output_len.empty()) {
     throw Error(
         "--train: cannot be combined with --prompt-len and --output-len; expected --seq-len");
   }
-  spec.prompt_len = seq_len.empty() ? std::vector<std::uint64_t>{default_seq_len}
-                                    : reports::parse_numbers(seq_len, "--seq-len");
+  spec.prompt_len = spec.seq_len.empty() ? std::vector<std::uint64_t>{default_seq_len}
+                                         : numbers_of(seq_len, spec);
 }
 
 reports::TrainingSweep TrainingAxes::over(const reports::SweepGrid& grid) const {
-  reports::TrainingSweep sweep{
-      grid, {}, {}, reports::parse_numbers(virtual_stages, "--virtual-stages")};
-  for (const std::string& word : reports::parse_words(recompute, "--recompute")) {
+  reports::TrainingSweep sweep{grid, {}, {}, numbers_of(virtual_stages, grid.spec())};
+  for (const std::string& word : words_of(recompute, grid.spec())) {
     sweep.recompute.push_back(parse_flag("--recompute", word, parse_recompute));
   }
-  for (const std::string& word : reports::parse_words(zero, "--zero")) {
+  for (const std::string& word : words_of(zero, grid.spec())) {
     sweep.zero.push_back(parse_flag("--zero", word, roofline::parse_zero));
   }
   if (!gradient_dtype.empty()) {

@@ -239,7 +239,8 @@ SetAxis parse_set_axis(std::string_view text, std::string_view place) {
 
 ParseWords words_of_axis(std::string_view axis) {
   if (has_options(axis)) return parse_method_words;
-  if (axis != "micro_batches") return parse_words;
+  const bool of_numbers = axis == "micro_batches" || axis == "seq_len" || axis == "virtual_stages";
+  if (!of_numbers) return parse_words;
   return [](std::string_view text, std::string_view place) {
     std::vector<std::string> words;
     for (const std::uint64_t n : parse_numbers(text, place)) words.push_back(std::to_string(n));
@@ -251,10 +252,18 @@ SweepSpec read_sweep_spec(const std::filesystem::path& path) {
   const json document = read_json_file(path);
   const JsonObject object(document, path.string());
   SweepSpec spec;
-  for (const auto& [key, values, fallback] : word_axes) {
-    if (!object.has(key)) continue;
-    read_axis(object.at(key), object.place_of(key), words_of_axis(key), one_word, spec.*values);
-  }
+  const auto read_words = [&](const WordAxis& axis) {
+    if (!object.has(axis.key)) return;
+    const ParseWords parse = words_of_axis(axis.key);
+    const bool ranges = parse != parse_words && !has_options(axis.key);
+    read_axis(object.at(axis.key), object.place_of(axis.key), parse,
+              ranges ? parse : ParseWords([](std::string_view text, std::string_view place) {
+                return one_word(std::string(text), std::string(place));
+              }),
+              spec.*axis.values);
+  };
+  for (const WordAxis& axis : word_axes) read_words(axis);
+  for (const WordAxis& axis : training_axes) read_words(axis);
   for (const auto& [key, values] : number_axes) {
     if (!object.has(key)) continue;
     read_axis(object.at(key), object.place_of(key), parse_numbers, parse_numbers, spec.*values);

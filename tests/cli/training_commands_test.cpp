@@ -118,6 +118,18 @@ TEST_CASE("sweep --train: a row for each point, the same numbers as estimate") {
     CHECK(row.number("step_s") == near(j["step_s"].get<double>()));
     CHECK(row.number("peak_memory_bytes") == near(j["peak_memory_bytes"].get<double>()));
   }
+  // The same axes in a file.
+  std::ofstream(folder.file("axes.json"))
+      << R"({"model": "gpt2", "hardware": ["a100-80gb", "h100-sxm"], "dtype": "bf16",
+             "batch": [4, 8], "seq_len": "256..1k:x2", "recompute": ["none", "full"],
+             "micro_batches": "1..4:x2"})";
+  const std::string from_file = folder.file("from-file.csv");
+  run_well("sweep --train --spec '" + folder.file("axes.json") + "' --csv '" + from_file + "'");
+  CHECK(contents(from_file) == contents(csv));
+  check_contains(run_program("sweep --spec '" + folder.file("axes.json") + "' --csv -").errors,
+                 {"--seq-len: got a sweep of requests, expected --train"});
+  check_contains(run_program("choose frontier --spec '" + folder.file("axes.json") + "'").errors,
+                 {"got the axis seq_len of training, expected axes of requests"});
   // Stages of a pipeline, with as many micro-batches as a replica has sequences.
   run_well(
       "sweep --train -m gpt2 --hardware a100-80gb --dtype bf16 --batch 8 --seq-len 512 --pp 2 "
