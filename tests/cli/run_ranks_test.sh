@@ -83,8 +83,6 @@ if [ "$has_mpi" != ON ] || ! command -v mpirun >/dev/null; then
 else
   # Open MPI's own plugins leak at exit; everything else that a sanitizer finds still counts.
   export ASAN_OPTIONS=detect_leaks=0
-  # mpirun gives the ranks of an aborted run two seconds to end by themselves, which they have.
-  export OMPI_MCA_odls_base_sigkill_timeout=0
   mpi=(mpirun --oversubscribe -n)
   [ "$(id -u)" -eq 0 ] && mpi=(mpirun --allow-run-as-root --oversubscribe -n)
 
@@ -320,6 +318,24 @@ END
       done
     done
   done
+  # One that is killed in a training: the others end, and what was saved is whole.
+  cat >dying.sh <<END
+echo \$\$ >pid\$OMPI_COMM_WORLD_RANK
+exec "$program" train --quiet --model "$oracle/llama_mha" --tokenizer bytes --text text.txt \\
+  --seq-len 16 --threads 1 --batch 4 --steps 1000000 --save-every 20 --output dying
+END
+  timeout 100 "${mpi[@]}" 2 bash dying.sh >out.txt 2>err.txt &
+  job=$!
+  for ((i = 0; i < 600; ++i)); do [ -d dying/checkpoint-000020 ] && break || sleep 0.1; done
+  kill -KILL "$(cat pid1)"
+  wait $job
+  status=$?
+  [ $status -ne 0 ] && [ $status -ne 124 ] || fail "training, rank 1 killed: exit status $status"
+  grep "exited on signal 9" err.txt | grep -q "rank 1 " || fail "training, rank 1 killed: $(cat err.txt)"
+  state=$(cut -d' ' -f3 "/proc/$(cat pid0)/stat" 2>/dev/null)
+  [ -z "$state" ] || [ "$state" = Z ] || fail "training, rank 1 killed: rank 0 still runs"
+  "$program" run --quiet --model "$(ls -d dying/checkpoint-?????? | tail -1)" --tokens 1,2,3 >/dev/null 2>err.txt ||
+    fail "training, rank 1 killed: the last checkpoint: $(cat err.txt)"
 fi
 
 [ $failures -eq 0 ] && echo "all checks of runs on ranks passed"
