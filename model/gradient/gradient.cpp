@@ -320,11 +320,13 @@ class Differentiation final : public Backward {
   }
 
   /// All of a layer, as frameworks do, its last product too, which nothing reads. Nothing is sent
-  /// again.
+  /// again, and losses have left their gradients.
   void replay_layer(LayerOf layer) {
     for (std::size_t n = 0; n < forward_.nodes().size(); ++n) {
       const Node& node = forward_.nodes()[n];
-      if (needed_[n] && LayerOf(node) == layer && !is_message(node.op)) replay_node(n);
+      if (!needed_[n] || LayerOf(node) != layer || is_message(node.op) || is_loss(node.op))
+        continue;
+      replay_node(n);
     }
   }
 

@@ -172,10 +172,12 @@ bool is_cross_cache(const TensorInfo& t) { return t.name.find(".cross_") != std:
 
 Count unread_by_a_token(const Graph& pass) {
   Count unread;
+  std::set<TensorId> seen;
   for (const Node& node : pass.nodes()) {
     const auto* const op = std::get_if<ExpertLinear>(&node.op);
     if (op == nullptr) continue;
     for (std::size_t i = 2; i < node.inputs.size(); ++i) {
+      if (!seen.insert(node.inputs[i]).second) continue;
       unread += pass.tensor(node.inputs[i])
                     .elements()
                     .scaled(static_cast<std::int64_t>(op->num_experts - op->num_experts_per_tok),

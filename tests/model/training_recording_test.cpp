@@ -392,8 +392,8 @@ TEST_CASE("training: KV Prediction trains the auxiliary and the predictor throug
     if (reads_base) ++first_layer;
   }
   CHECK(first_layer == 2);  // forward, of the targets and of the base
-  // Full recomputation runs the layers of the auxiliary and of the base once more, not those of the
-  // targets, which have no way back, nor the predictor.
+  // Full recomputation runs the layers of the auxiliary and of the base once more, and the maps,
+  // which are small; not those of the targets, which have no way back.
   options.recompute = Recompute::Full;
   const TrainingRecording again =
       record_training(base, kvp, lowering_of(Kernels::Fused, DType::FP32), options);

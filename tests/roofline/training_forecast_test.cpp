@@ -463,10 +463,18 @@ TEST_CASE("training forecast: KV Prediction trains its auxiliary and predictor a
   c.find_model = [](const std::string& name) { return load_model(catalog(), name); };
   const TrainingForecaster f(c, {});
   const auto trained = static_cast<double>(f.recording().trained_parameters);
-  const double flops = 6 * (static_cast<double>(f.recording().parameters) - trained) + 6 * trained;
+  const auto base = static_cast<double>(count_parameters(c.architecture));
+  CHECK(static_cast<double>(f.recording().parameters) == base + trained);
+  const double flops = (2 + 2 + 2) * base + 6 * trained;
   CHECK(flops == near(9.26e9).epsilon(1e-3));
   CHECK(flops * 70'000 * 2'097'152 == near(1.36e21).epsilon(2e-3));
   const double counted = f.at({1, 16, 1}).model_flops / 16;
   CHECK(counted < flops);
   CHECK(counted > 0.95 * flops);
+  // The base is in two passes, and its experts count once.
+  c.architecture = load_model(catalog(), "mixtral-8x7b");
+  c.methods = {{"kvp", {{"auxiliary", "lp-0.50"}}}};
+  const TrainingRecording mixture = TrainingForecaster(c, {}).recording();
+  CHECK(mixture.active_parameters > 13e9);
+  CHECK(mixture.active_parameters < 13e9 + static_cast<double>(mixture.trained_parameters));
 }
