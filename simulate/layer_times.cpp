@@ -15,7 +15,7 @@ constexpr std::string_view embedding_phase = "embedding";
 constexpr std::string_view head_phase = "head";
 
 /// Room on the stack for the values of symbols, of which a pass has about ten, and for the parts of
-/// a step, three for each kind of layer.
+/// a step, four for each kind of layer.
 constexpr std::size_t most_symbols = 64;
 constexpr std::size_t most_parts = 768;
 /// Longer than any.
@@ -303,7 +303,7 @@ void LayerTimes::cut_into_stretches(std::vector<Layer>& layers, bool rings) {
   for (Layer& layer : layers) {
     const bool has_state = layer.seen.has_state();
     Begun& of_layer = layer.begun[rings ? 1 : 0];
-    if (has_state) cut(of_layer.before, false);
+    if (has_state && !rings) cut(of_layer.before, false);
     add(layer.first_part + before);
     if (layer.exchanges() && !has_state && !rings) cut(of_layer.before, true);
     add(layer.first_part + between);
@@ -432,6 +432,12 @@ PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
                          const std::vector<std::uint64_t>& partition_tokens,
                          const ExchangeCost& cost, AllGather all_gather) {
   check_parts(partition_tokens);
+  const bool has_states = std::any_of(times.seen().begin(), times.seen().end(),
+                                      [](const SeenTokens& seen) { return seen.has_state(); });
+  if (schedule == Schedule::Tsp && has_states) {
+    throw Error("schedule tsp", "layers with states, which are made token after token",
+                "kvr, whose ranks pass states on");
+  }
   const std::size_t ranks = partition_tokens.size();
   std::uint64_t prompt_len = 0;
   for (const std::uint64_t tokens : partition_tokens) prompt_len = checked_add(prompt_len, tokens);

@@ -162,7 +162,7 @@ class LayerTimes {
 /// Rank i reads `partition_tokens[i]` tokens, in order of the prompt; the last one makes the
 /// first token. Runahead attends over the tokens up to its own last one, TSP over what its kernels
 /// read, in lockstep. A host of TSP issues the messages of a ring, whatever the all-gather. Throws
-/// Error when a rank has no tokens, or there is none.
+/// Error when a rank has no tokens, or there is none, and for TSP of layers with states.
 PrefillWork prefill_work(const LayerTimes& times, Schedule schedule,
                          const std::vector<std::uint64_t>& partition_tokens,
                          const ExchangeCost& cost = {}, AllGather all_gather = AllGather::Ring);
