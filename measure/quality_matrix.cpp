@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <memory>
 #include <set>
 
@@ -63,14 +62,19 @@ std::string filled(std::string word, const std::string& rate) {
   return word;
 }
 
-/// The method, with the options that hold the keep rate or without them; folders by their last
-/// name.
-std::string family_of(const std::string& word, bool with_rate) {
+/// How much of a method's options is in the name of its family.
+enum class FamilyName { WithoutRate, LastNames, Whole };
+
+/// The method: without the options that hold the keep rate, or with them, folders by their last
+/// names or whole.
+std::string family_of(const std::string& word, FamilyName form) {
   std::vector<MethodSpec> methods = parse_methods(word);
   for (MethodSpec& m : methods) {
     std::erase_if(m.options, [&](const auto& option) {
-      return !with_rate && option.second.find(placeholder) != std::string::npos;
+      return form == FamilyName::WithoutRate &&
+             option.second.find(placeholder) != std::string::npos;
     });
+    if (form == FamilyName::Whole) continue;
     for (auto& [key, value] : m.options) {
       value = std::filesystem::path(value).filename().string();
     }
@@ -285,15 +289,17 @@ std::vector<QualityMethod> quality_methods(std::span<const std::string> methods,
                                            std::span<const std::string> rates) {
   for (const std::string& rate : rates) check_rate(rate);
   std::vector<QualityMethod> all{{"plain", "plain", ""}};
-  std::map<std::string, std::set<std::string>> words_of;  // by family
-  for (const std::string& given : methods) {
-    const std::string word = with_share(given);
-    words_of[family_of(word, false)].insert(word);
-  }
-  for (const std::string& given : methods) {
-    const std::string word = with_share(given);
-    std::string family = family_of(word, false);
-    if (words_of.at(family).size() > 1) family = family_of(word, true);
+  std::vector<std::string> words;
+  for (const std::string& given : methods) words.push_back(with_share(given));
+  for (const std::string& word : words) {
+    std::string family;  // the shortest name that no other has
+    for (const auto form : {FamilyName::WithoutRate, FamilyName::LastNames, FamilyName::Whole}) {
+      family = family_of(word, form);
+      const bool clashes = std::any_of(words.begin(), words.end(), [&](const std::string& other) {
+        return other != word && family_of(other, form) == family;
+      });
+      if (!clashes) break;
+    }
     const auto add = [&](const std::string& rate) {
       const std::string method = to_string(parse_methods(filled(word, rate)));
       const bool known = std::any_of(all.begin(), all.end(),

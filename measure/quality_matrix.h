@@ -22,8 +22,8 @@ struct NumberTypes {
 
 struct QualityMethod {
   std::string method;  ///< as parse_methods takes it
-  /// Without the options that the keep rate is in, "specprefill:lookahead=4"; with them where two
-  /// methods differ in nothing else.
+  /// Without the options that the keep rate is in, "specprefill:lookahead=4", folders by their last
+  /// names; with those options, or whole folders, where methods differ in nothing else.
   std::string family;
   std::string keep;  ///< the keep rate that it was made with; empty: none
   NumberTypes types = {};

@@ -113,6 +113,10 @@ TEST_CASE("quality: a method without its share gets each rate, and one with {kee
                            {"0.5"});
   CHECK(two[1].family == "kvp:auxiliary=lp-{keep},predictor=maps-{keep}");
   CHECK(two[2].family == "kvp:auxiliary=new-{keep},predictor=predictor");
+  const auto alike = methods(
+      {"specprefill:speculator=a/small,keep=0.5", "specprefill:speculator=b/small,keep=0.5"}, {});
+  CHECK(alike[1].family == "specprefill:speculator=a/small,keep=0.5");
+  CHECK(alike[2].family == "specprefill:speculator=b/small,keep=0.5");
   for (const char* rate : {"0", "1.5", "half", "0.5x", "-1", "nan"}) {
     CAPTURE(rate);
     CHECK(message_of([&] { methods({"specprefill"}, {rate}); }).find("a fraction above 0") !=
