@@ -33,11 +33,10 @@ struct Options {
 
 /// Seconds of PyTorch's step.
 double pytorch_step_s(const Options& o, int threads) {
-  return std::stod(output_of(
-      fmt::format("'{}' '{}' '{}' {} {} {} 2>/dev/null", o.python,
-                  KVCAST_SOURCE_DIR "/bench/pytorch_training.py",
-                  Catalog(KVCAST_SOURCE_DIR "/data").find("models", "model", o.model).string(),
-                  o.batch, o.seq_len, threads)));
+  return std::stod(output_of(fmt::format(
+      "'{}' '{}' '{}' {} {} {}", o.python, KVCAST_SOURCE_DIR "/bench/pytorch_training.py",
+      Catalog(KVCAST_SOURCE_DIR "/data").find("models", "model", o.model).string(), o.batch,
+      o.seq_len, threads)));
 }
 
 void measure(const Checkpoint& checkpoint, const Options& o, Recompute recompute, int threads) {
@@ -67,7 +66,7 @@ void measure(const Checkpoint& checkpoint, const Options& o, Recompute recompute
     trainer.step(text);
     seconds.push_back(watch.seconds());
     shares.push_back(flops / seconds.back() / (threads * meter.mean()));
-    if (o.python.empty()) continue;
+    if (o.python.empty() || recompute != Recompute::None) continue;
     of_peer.push_back(pytorch_step_s(o, threads));
     speedups.push_back(of_peer.back() / seconds.back());
   }
@@ -90,6 +89,9 @@ void run(const Options& o) {
     throw Error("--micro-batches", std::to_string(o.micro_batches),
                 "a divisor of the batch, " + std::to_string(o.batch));
   }
+  if (!o.python.empty() && o.micro_batches > 1) {
+    throw Error("--pytorch", std::to_string(o.micro_batches) + " micro-batches", "1");
+  }
   const int threads = execute::use_threads(o.threads);
   std::printf("%d threads, median of %d steps, random fp32 weights\n", threads, o.repeats);
   const Checkpoint checkpoint(load_model(Catalog(KVCAST_SOURCE_DIR "/data"), o.model), 1);
@@ -109,7 +111,8 @@ int main(int argc, char** argv) {
   app.add_option("--batch", o.batch, "sequences of a step")->check(CLI::PositiveNumber);
   app.add_option("--micro-batches", o.micro_batches, "")->check(CLI::PositiveNumber);
   app.add_option("--recompute", o.recompute, "none, selective or full; repeatable");
-  app.add_option("--pytorch", o.python, "a Python with torch and transformers, for the peer");
+  app.add_option("--pytorch", o.python,
+                 "a Python with torch and transformers, a peer of the grade none");
   app.add_option("--repeats", o.repeats, "steps")->check(CLI::PositiveNumber);
   app.add_option("--threads", o.threads, "")->check(CLI::NonNegativeNumber);
   CLI11_PARSE(app, argc, argv);
