@@ -20,11 +20,6 @@ std::vector<std::uint64_t> numbers_of(const reports::WordAxis& axis,
   return numbers;
 }
 
-constexpr const auto& seq_len = reports::training_axes[0];
-constexpr const auto& recompute = reports::training_axes[1];
-constexpr const auto& zero = reports::training_axes[2];
-constexpr const auto& virtual_stages = reports::training_axes[3];
-
 }  // namespace
 
 void TrainingAxes::add_to(Command c) {
@@ -54,15 +49,15 @@ void TrainingAxes::set_sizes(reports::SweepSpec& spec) const {
         "--train: cannot be combined with --prompt-len and --output-len; expected --seq-len");
   }
   spec.prompt_len = spec.seq_len.empty() ? std::vector<std::uint64_t>{default_seq_len}
-                                         : numbers_of(seq_len, spec);
+                                         : numbers_of(reports::seq_len_axis, spec);
 }
 
 reports::TrainingSweep TrainingAxes::over(const reports::SweepGrid& grid) const {
-  reports::TrainingSweep sweep{grid, {}, {}, numbers_of(virtual_stages, grid.spec())};
-  for (const std::string& word : words_of(recompute, grid.spec())) {
+  reports::TrainingSweep sweep{grid, {}, {}, numbers_of(reports::virtual_stages_axis, grid.spec())};
+  for (const std::string& word : words_of(reports::recompute_axis, grid.spec())) {
     sweep.recompute.push_back(parse_flag("--recompute", word, parse_recompute));
   }
-  for (const std::string& word : words_of(zero, grid.spec())) {
+  for (const std::string& word : words_of(reports::zero_axis, grid.spec())) {
     sweep.zero.push_back(parse_flag("--zero", word, roofline::parse_zero));
   }
   if (!gradient_dtype.empty()) {

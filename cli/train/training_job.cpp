@@ -310,7 +310,7 @@ std::unique_ptr<TrainingJob> prepare_training(const TrainOptions& o, const Globa
   TokenWindows windows = read_windows(o.text, "--text", encoder, seq_len, settings.seed, a);
   ordered_json common = settings_json(o, settings, seq_len);
   common["tokens"] = windows.fingerprint();
-  if (has_kvp(methods)) common["base_files"] = fingerprint(start);  // no checkpoint has the base
+  if (has_kvp(methods)) common["base_model"] = fingerprint(start);  // no checkpoint has the base
   if (before) check_same_settings(*before, common);
   std::optional<TokenWindows> validation;
   if (!o.validation_text.empty()) {

@@ -85,12 +85,12 @@ inline constexpr std::array number_axes{
     NumberAxis{"output_len", &SweepSpec::output_len},
 };
 
-inline constexpr std::array training_axes{
-    WordAxis{"seq_len", &SweepSpec::seq_len},
-    WordAxis{"recompute", &SweepSpec::recompute, "none"},
-    WordAxis{"zero", &SweepSpec::zero, "0"},
-    WordAxis{"virtual_stages", &SweepSpec::virtual_stages, "1"},
-};
+inline constexpr WordAxis seq_len_axis{"seq_len", &SweepSpec::seq_len};
+inline constexpr WordAxis recompute_axis{"recompute", &SweepSpec::recompute, "none"};
+inline constexpr WordAxis zero_axis{"zero", &SweepSpec::zero, "0"};
+inline constexpr WordAxis virtual_stages_axis{"virtual_stages", &SweepSpec::virtual_stages, "1"};
+inline constexpr std::array training_axes{seq_len_axis, recompute_axis, zero_axis,
+                                          virtual_stages_axis};
 
 /// "--weight-dtype" of "weight_dtype"
 std::string flag_of(std::string key);

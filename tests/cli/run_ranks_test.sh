@@ -324,9 +324,11 @@ echo \$\$ >pid\$OMPI_COMM_WORLD_RANK
 exec "$program" train --quiet --model "$oracle/llama_mha" --tokenizer bytes --text text.txt \\
   --seq-len 16 --threads 1 --batch 4 --steps 1000000 --save-every 20 --output dying
 END
+  rm -f pid0 pid1
   timeout 100 "${mpi[@]}" 2 bash dying.sh >out.txt 2>err.txt &
   job=$!
   for ((i = 0; i < 600; ++i)); do [ -d dying/checkpoint-000020 ] && break || sleep 0.1; done
+  kill -0 "$(cat pid1)" && [ $i -lt 600 ] || fail "training ended before it was killed: $(cat err.txt)"
   kill -KILL "$(cat pid1)"
   wait $job
   status=$?

@@ -395,7 +395,7 @@ TEST_CASE("train: KV Prediction from a pruned base, from untrained maps, and goe
   std::ofstream(file_of_base, std::ios::binary) << bytes;
   const ProgramResult other_base = run_program(train + " --resume");
   CHECK(other_base.status == 2);
-  check_contains(other_base.errors, {"was trained with base_files \"", "expected the same"});
+  check_contains(other_base.errors, {"was trained with base_model \"", "expected the same"});
 }
 
 }  // namespace
