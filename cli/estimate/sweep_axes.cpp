@@ -78,24 +78,25 @@ void SweepAxes::add_to(Command command, bool trains) {
 SweepSpec SweepAxes::parse(const Globals& globals) const {
   SweepSpec result;
   if (!spec.empty()) result = reports::read_sweep_spec(spec);
-  const auto read_words = [&](const reports::WordAxis& axis) {
+  // The flag's texts in place of the file's values. Without --train there are no flags of training.
+  const auto read = [&](const auto& axis, const char* separator, auto parse) {
     const auto found = axes.find(axis.key);
     if (found == axes.end() && !(result.*axis.values).empty()) {
       throw Error(spec, fmt::format("the axis {} of training", axis.key), "axes of requests");
     }
     if (found == axes.end() || found->second.empty()) return;
-    const std::vector<std::string>& texts = found->second;
-    const char* separator = reports::has_options(axis.key) ? ";" : ",";
-    result.*axis.values =
-        reports::words_of_axis(axis.key)(joined(texts, separator), reports::flag_of(axis.key));
+    result.*axis.values = parse(joined(found->second, separator), reports::flag_of(axis.key));
+  };
+  const auto read_words = [&](const reports::WordAxis& axis) {
+    read(axis, reports::has_options(axis.key) ? ";" : ",", reports::words_of_axis(axis.key));
+  };
+  const auto read_numbers = [&](const reports::NumberAxis& axis) {
+    read(axis, ",", reports::parse_numbers);
   };
   for (const reports::WordAxis& axis : reports::word_axes) read_words(axis);
-  for (const reports::WordAxis& axis : reports::training_axes) read_words(axis);
-  for (const auto& [key, values] : reports::number_axes) {
-    const std::vector<std::string>& texts = axes.at(key);
-    if (!texts.empty())
-      result.*values = reports::parse_numbers(joined(texts, ","), reports::flag_of(key));
-  }
+  for (const reports::WordAxis& axis : reports::training_word_axes) read_words(axis);
+  for (const reports::NumberAxis& axis : reports::number_axes) read_numbers(axis);
+  for (const reports::NumberAxis& axis : reports::training_number_axes) read_numbers(axis);
   if (result.hardware.empty() && !result.model.empty()) {
     result.hardware = {or_this_machine({}, globals)};
   }

@@ -1,26 +1,11 @@
 #include "cli/estimate/training_axes.h"
 
 #include "cli/estimate/estimate_training.h"
+#include "measure/measure_matrix.h"
 
 namespace kvcast::cli {
-namespace {
 
-/// The axis in the grid, or what it is without.
-std::vector<std::string> words_of(const reports::WordAxis& axis, const reports::SweepSpec& spec) {
-  const std::vector<std::string>& words = spec.*axis.values;
-  return words.empty() ? std::vector<std::string>{axis.fallback} : words;
-}
-
-std::vector<std::uint64_t> numbers_of(const reports::WordAxis& axis,
-                                      const reports::SweepSpec& spec) {
-  std::vector<std::uint64_t> numbers;
-  for (const std::string& word : words_of(axis, spec)) {
-    numbers.push_back(parse_token_count(word, reports::flag_of(axis.key)));
-  }
-  return numbers;
-}
-
-}  // namespace
+using measure::or_default;
 
 void TrainingAxes::add_to(Command c) {
   c.add("--train", train, "a step of training at each point, as kvcast estimate --train");
@@ -36,7 +21,10 @@ void TrainingAxes::set_sizes(reports::SweepSpec& spec) const {
     const auto refuse = [](const std::string& flag, bool given) {
       if (given) throw Error(flag, "a sweep of requests", "--train");
     };
-    for (const reports::WordAxis& axis : reports::training_axes) {
+    for (const reports::NumberAxis& axis : reports::training_number_axes) {
+      refuse(reports::flag_of(axis.key), !(spec.*axis.values).empty());
+    }
+    for (const reports::WordAxis& axis : reports::training_word_axes) {
       refuse(reports::flag_of(axis.key), !(spec.*axis.values).empty());
     }
     refuse("--dropout", dropout != none.dropout);
@@ -48,16 +36,15 @@ void TrainingAxes::set_sizes(reports::SweepSpec& spec) const {
     throw Error(
         "--train: cannot be combined with --prompt-len and --output-len; expected --seq-len");
   }
-  spec.prompt_len = spec.seq_len.empty() ? std::vector<std::uint64_t>{default_seq_len}
-                                         : numbers_of(reports::seq_len_axis, spec);
+  spec.prompt_len = or_default(spec.seq_len, {default_seq_len});
 }
 
 reports::TrainingSweep TrainingAxes::over(const reports::SweepGrid& grid) const {
-  reports::TrainingSweep sweep{grid, {}, {}, numbers_of(reports::virtual_stages_axis, grid.spec())};
-  for (const std::string& word : words_of(reports::recompute_axis, grid.spec())) {
+  reports::TrainingSweep sweep{grid, {}, {}, or_default(grid.spec().virtual_stages, {1})};
+  for (const std::string& word : or_default(grid.spec().recompute, {"none"})) {
     sweep.recompute.push_back(parse_flag("--recompute", word, parse_recompute));
   }
-  for (const std::string& word : words_of(reports::zero_axis, grid.spec())) {
+  for (const std::string& word : or_default(grid.spec().zero, {"0"})) {
     sweep.zero.push_back(parse_flag("--zero", word, roofline::parse_zero));
   }
   if (!gradient_dtype.empty()) {

@@ -239,8 +239,7 @@ SetAxis parse_set_axis(std::string_view text, std::string_view place) {
 
 ParseWords words_of_axis(std::string_view axis) {
   if (has_options(axis)) return parse_method_words;
-  const bool of_numbers = axis == "micro_batches" || axis == "seq_len" || axis == "virtual_stages";
-  if (!of_numbers) return parse_words;
+  if (axis != "micro_batches") return parse_words;
   return [](std::string_view text, std::string_view place) {
     std::vector<std::string> words;
     for (const std::uint64_t n : parse_numbers(text, place)) words.push_back(std::to_string(n));
@@ -254,20 +253,18 @@ SweepSpec read_sweep_spec(const std::filesystem::path& path) {
   SweepSpec spec;
   const auto read_words = [&](const WordAxis& axis) {
     if (!object.has(axis.key)) return;
-    const ParseWords parse = words_of_axis(axis.key);
-    const bool ranges = parse != parse_words && !has_options(axis.key);
-    read_axis(object.at(axis.key), object.place_of(axis.key), parse,
-              ranges ? parse : ParseWords([](std::string_view text, std::string_view place) {
-                return one_word(std::string(text), std::string(place));
-              }),
+    read_axis(object.at(axis.key), object.place_of(axis.key), words_of_axis(axis.key), one_word,
               spec.*axis.values);
   };
   for (const WordAxis& axis : word_axes) read_words(axis);
-  for (const WordAxis& axis : training_axes) read_words(axis);
-  for (const auto& [key, values] : number_axes) {
-    if (!object.has(key)) continue;
-    read_axis(object.at(key), object.place_of(key), parse_numbers, parse_numbers, spec.*values);
-  }
+  for (const WordAxis& axis : training_word_axes) read_words(axis);
+  const auto read_numbers = [&](const NumberAxis& axis) {
+    if (!object.has(axis.key)) return;
+    read_axis(object.at(axis.key), object.place_of(axis.key), parse_numbers, parse_numbers,
+              spec.*axis.values);
+  };
+  for (const NumberAxis& axis : number_axes) read_numbers(axis);
+  for (const NumberAxis& axis : training_number_axes) read_numbers(axis);
   if (object.has("set")) spec.set = read_set(object.object("set"), object.at("set"));
   object.reject_unknown_keys();
   return spec;

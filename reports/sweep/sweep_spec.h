@@ -42,10 +42,10 @@ struct SweepSpec {
   std::vector<std::uint64_t> prompt_len;
   std::vector<std::uint64_t> output_len;
   // Of a step of training; the grid has sequences in the place of prompts.
-  std::vector<std::string> seq_len;
   std::vector<std::string> recompute;
   std::vector<std::string> zero;
-  std::vector<std::string> virtual_stages;
+  std::vector<std::uint64_t> seq_len;
+  std::vector<std::uint64_t> virtual_stages;
   std::vector<SetAxis> set;
 };
 
@@ -85,12 +85,14 @@ inline constexpr std::array number_axes{
     NumberAxis{"output_len", &SweepSpec::output_len},
 };
 
-inline constexpr WordAxis seq_len_axis{"seq_len", &SweepSpec::seq_len};
-inline constexpr WordAxis recompute_axis{"recompute", &SweepSpec::recompute, "none"};
-inline constexpr WordAxis zero_axis{"zero", &SweepSpec::zero, "0"};
-inline constexpr WordAxis virtual_stages_axis{"virtual_stages", &SweepSpec::virtual_stages, "1"};
-inline constexpr std::array training_axes{seq_len_axis, recompute_axis, zero_axis,
-                                          virtual_stages_axis};
+inline constexpr std::array training_word_axes{
+    WordAxis{"recompute", &SweepSpec::recompute},
+    WordAxis{"zero", &SweepSpec::zero},
+};
+inline constexpr std::array training_number_axes{
+    NumberAxis{"seq_len", &SweepSpec::seq_len},
+    NumberAxis{"virtual_stages", &SweepSpec::virtual_stages},
+};
 
 /// "--weight-dtype" of "weight_dtype"
 std::string flag_of(std::string key);
@@ -111,7 +113,7 @@ std::vector<std::string> parse_method_words(std::string_view text, std::string_v
 std::vector<std::uint64_t> parse_numbers(std::string_view text, std::string_view place);
 
 /// How the words of an axis are read: parse_method_words where they may have options, numbers and
-/// ranges of `micro_batches`, `seq_len` and `virtual_stages`, else parse_words.
+/// ranges of `micro_batches`, else parse_words.
 using ParseWords = std::vector<std::string> (*)(std::string_view text, std::string_view place);
 ParseWords words_of_axis(std::string_view axis);
 

@@ -129,7 +129,7 @@ TEST_CASE("sweep --train: a row for each point, the same numbers as estimate") {
   check_contains(run_program("sweep --spec '" + folder.file("axes.json") + "' --csv -").errors,
                  {"--seq-len: got a sweep of requests, expected --train"});
   check_contains(run_program("choose frontier --spec '" + folder.file("axes.json") + "'").errors,
-                 {"got the axis seq_len of training, expected axes of requests"});
+                 {"got the axis recompute of training, expected axes of requests"});
   // Stages of a pipeline, with as many micro-batches as a replica has sequences.
   run_well(
       "sweep --train -m gpt2 --hardware a100-80gb --dtype bf16 --batch 8 --seq-len 512 --pp 2 "

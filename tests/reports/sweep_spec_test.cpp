@@ -97,10 +97,10 @@ TEST_CASE("sweep_spec: JSON holds the axes of training, numbers and words") {
   const SweepSpec spec = spec_from(
       R"({"seq_len": "1k..4k:x2", "recompute": ["none", "full"], "zero": [0, 3],
           "virtual_stages": [1, "2..4:x2"], "micro_batches": 8})");
-  CHECK(spec.seq_len == Words{"1024", "2048", "4096"});
+  CHECK(spec.seq_len == Numbers{1024, 2048, 4096});
   CHECK(spec.recompute == Words{"none", "full"});
   CHECK(spec.zero == Words{"0", "3"});
-  CHECK(spec.virtual_stages == Words{"1", "2", "4"});
+  CHECK(spec.virtual_stages == Numbers{1, 2, 4});
   CHECK(spec.micro_batches == Words{"8"});
 }
 
