@@ -12,11 +12,14 @@
 namespace kvcast::execute {
 
 struct Mailboxes::State {
+  State(std::size_t number, double limit)
+      : ranks(number), limit_s(limit), arrived(number), boxes(number * number) {}
+
   std::size_t ranks;
   double limit_s;
   bool failed = false;
   std::mutex mutex;
-  std::condition_variable arrived;
+  std::vector<std::condition_variable> arrived;  ///< by receiver: a message wakes no other rank
   /// Messages on their way, by receiver · ranks + sender.
   std::vector<std::deque<std::vector<std::byte>>> boxes;
 };
@@ -39,9 +42,11 @@ class MailboxMessenger : public Messenger {
       const std::byte* first = rows.data + b * rows.stride;
       message.insert(message.end(), first, first + rows.bytes);
     }
-    const std::lock_guard lock(state_->mutex);
-    state_->boxes[to * state_->ranks + rank_].push_back(std::move(message));
-    state_->arrived.notify_all();
+    {
+      const std::lock_guard lock(state_->mutex);
+      state_->boxes[to * state_->ranks + rank_].push_back(std::move(message));
+    }
+    state_->arrived[to].notify_one();
   }
 
   void expect(std::size_t from, const Rows& rows) override { expected_[from].push_back(rows); }
@@ -53,8 +58,8 @@ class MailboxMessenger : public Messenger {
     auto& box = state_->boxes[rank_ * state_->ranks + from];
     std::unique_lock lock(state_->mutex);
     const bool there =
-        state_->arrived.wait_for(lock, std::chrono::duration<double>(state_->limit_s),
-                                 [&] { return state_->failed || !box.empty(); });
+        state_->arrived[rank_].wait_for(lock, std::chrono::duration<double>(state_->limit_s),
+                                        [&] { return state_->failed || !box.empty(); });
     if (state_->failed) throw Error("another rank has failed", Fault::Run);
     if (!there) throw late(rank_, from, state_->limit_s);
     const std::vector<std::byte> message = std::move(box.front());
@@ -94,11 +99,8 @@ Error wrong_length(std::size_t rank, std::size_t from, std::size_t found, std::s
                Fault::Run);
 }
 
-Mailboxes::Mailboxes(std::size_t ranks, double limit_s) : state_(std::make_shared<State>()) {
-  state_->ranks = ranks;
-  state_->limit_s = limit_s;
-  state_->boxes.resize(ranks * ranks);
-}
+Mailboxes::Mailboxes(std::size_t ranks, double limit_s)
+    : state_(std::make_shared<State>(ranks, limit_s)) {}
 
 Mailboxes::~Mailboxes() = default;
 
@@ -109,7 +111,7 @@ std::unique_ptr<Messenger> Mailboxes::messenger(std::size_t rank) {
 void Mailboxes::fail() {
   const std::lock_guard lock(state_->mutex);
   state_->failed = true;
-  state_->arrived.notify_all();
+  for (std::condition_variable& arrived : state_->arrived) arrived.notify_all();
 }
 
 void send_bytes(Messenger& m, std::size_t to, const void* bytes, std::size_t count) {

@@ -17,18 +17,7 @@ void check_counts(const OracleCase& c, SessionOptions o) {
   request.on_node = [&](const Graph& graph, const NodeRun& run,
                         std::span<const std::uint64_t> symbols) {
     const Node& node = graph.nodes()[run.node];
-    CAPTURE(node.label);
-    CAPTURE(name(node.op));
-    const CountedWork expected = analytic_work(work(graph, node), symbols);
-    CHECK(run.counted->flops == expected.flops);
-    CountedWork counted = *run.counted;
-    if (std::holds_alternative<ExpertLinear>(node.op)) {
-      // Formulas know the mean over layers of the experts read: the sums below must agree.
-      constexpr auto weights = static_cast<std::size_t>(Storage::Weights);
-      counted.read[weights] = expected.read[weights];
-    }
-    CHECK(counted.read == expected.read);
-    CHECK(run.counted->written == expected.written);
+    check_counted(node, *run.counted, work(graph, node), symbols);
     ++nodes;
   };
   const Generation g = session.run(request);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <span>
 #include <thread>
 
@@ -108,41 +107,43 @@ void check_ranks(const Checkpoint& checkpoint, SessionOptions options, const std
   for (const MethodSpec& spec : parse_methods(placement + ":p=" + std::to_string(parts.size()))) {
     options.methods.push_back(spec);
   }
-  std::vector<Caches> caches(parts.size());
-  std::mutex mutex;
-  std::uint64_t sent = 0;
-  std::uint64_t analytic_sent = 0;
-  std::set<std::size_t> decoded;
-  std::map<const Node*, Work> works;  // decode steps have the same nodes
-  const RankRun run = run_ranks(checkpoint, options, parts, [&](std::size_t rank) {
+  // Ranks are threads: what each one counts is its own.
+  struct Counted {
+    Caches caches;
+    std::uint64_t sent = 0;
+    std::uint64_t analytic_sent = 0;
+    bool decodes = false;
+    std::map<const Node*, Work> works;  // decode steps have the same nodes
+  };
+  std::vector<Counted> ranks(parts.size());
+  const RankRun run = run_ranks(checkpoint, options, parts, [&](std::size_t number) {
     Request request = single.request;
-    request.on_node = [&, rank](const Graph& graph, const NodeRun& node,
-                                std::span<const std::uint64_t> symbols) {
-      if (symbols[symbol::kv_len.id] <= single.request.tokens[0].size()) {  // no decode step
-        keep(caches[rank], graph, node, options.dtype);
-      }
-      const std::lock_guard lock(mutex);
-      if (symbols[symbol::kv_len.id] > single.request.tokens[0].size()) decoded.insert(rank);
+    request.on_node = [&, number](const Graph& graph, const NodeRun& node,
+                                  std::span<const std::uint64_t> symbols) {
+      Counted& rank = ranks[number];
+      const bool is_decode = symbols[symbol::kv_len.id] > single.request.tokens[0].size();
+      rank.decodes = rank.decodes || is_decode;
+      if (!is_decode) keep(rank.caches, graph, node, options.dtype);
       const Node& done = graph.nodes()[node.node];
-      auto known = works.find(&done);
-      if (known == works.end()) known = works.emplace(&done, work(graph, done)).first;
+      auto known = rank.works.find(&done);
+      if (known == rank.works.end()) known = rank.works.emplace(&done, work(graph, done)).first;
       const Work& w = known->second;
-      analytic_sent += w.sent_bytes().at(symbols);
+      rank.analytic_sent += w.sent_bytes().at(symbols);
       if (node.counted == nullptr) return;
-      sent += node.counted->written[static_cast<std::size_t>(Storage::Messages)];
+      rank.sent += node.counted->written[static_cast<std::size_t>(Storage::Messages)];
       // Every operator of every rank does the work that the recorder says.
-      CountedWork analytic = analytic_work(w, symbols);
-      // Of experts formulas know the mean over layers.
-      constexpr auto of_weights = static_cast<std::size_t>(Storage::Weights);
-      if (std::holds_alternative<ExpertLinear>(done.op)) {
-        analytic.read[of_weights] = node.counted->read[of_weights];
-      }
-      CHECK(node.counted->flops == analytic.flops);
-      CHECK(node.counted->read == analytic.read);
-      CHECK(node.counted->written == analytic.written);
+      check_counted(done, *node.counted, w, symbols);
     };
     return request;
   });
+  std::uint64_t sent = 0;
+  std::uint64_t analytic_sent = 0;
+  std::set<std::size_t> decoded;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    sent += ranks[rank].sent;
+    analytic_sent += ranks[rank].analytic_sent;
+    if (ranks[rank].decodes) decoded.insert(rank);
+  }
 
   const Generation& g = run.generation;
   CHECK(g.tokens == single.generation.tokens);
@@ -155,8 +156,8 @@ void check_ranks(const Checkpoint& checkpoint, SessionOptions options, const std
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {
     end += parts[rank];
     const std::size_t until = placement == "tsp" ? single.request.tokens[0].size() : end;
-    CHECK(caches[rank].size() == single.caches.size());
-    for (const auto& [name, cached] : caches[rank]) {
+    CHECK(ranks[rank].caches.size() == single.caches.size());
+    for (const auto& [name, cached] : ranks[rank].caches) {
       CAPTURE(rank);
       CAPTURE(name);
       const std::size_t first = end - parts[rank];
