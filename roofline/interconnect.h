@@ -193,9 +193,15 @@ class Interconnect {
 /// link by link.
 Interconnect load_interconnect(const Catalog& catalog, const std::string& text);
 
-/// The same, or without a text the node that the hardware is sold in: the platform of one node
-/// whose file names it. Or so many devices on a switch by a link that was measured, as `mpirun
-/// kvcast calibrate` writes it into the hardware's file. Throws Error also where there is neither.
+/// So many devices on a switch that never blocks, each with a link of this rate; `latency_s`: from
+/// one device to another. Throws Error as Interconnect.
+std::shared_ptr<const Interconnect> on_switch(std::string name, std::uint64_t devices,
+                                              double bytes_per_s, double latency_s);
+
+/// As load_interconnect, or without a text the node that the hardware is sold in: the platform of
+/// one node whose file names it. Or so many devices on_switch by a link that was measured, as
+/// `mpirun kvcast calibrate` writes it into the hardware's file. Throws Error also where there is
+/// neither.
 std::shared_ptr<const Interconnect> find_interconnect(const Catalog& catalog,
                                                       const std::string& text,
                                                       const Hardware& hardware,

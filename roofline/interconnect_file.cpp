@@ -194,6 +194,16 @@ InterconnectData read_interconnect(const json& document, const std::string& plac
   return data;
 }
 
+std::shared_ptr<const Interconnect> on_switch(std::string name, std::uint64_t devices,
+                                              double bytes_per_s, double latency_s) {
+  InterconnectData data;
+  data.name = std::move(name);
+  data.devices_per_node = devices;
+  data.link_bytes_per_s = bytes_per_s;
+  data.link_latency_s = latency_s / 2;  // a path through the switch has two links
+  return std::make_shared<const Interconnect>(std::move(data));
+}
+
 std::shared_ptr<const Interconnect> find_interconnect(const Catalog& catalog,
                                                       const std::string& text,
                                                       const Hardware& hardware,
@@ -207,12 +217,8 @@ std::shared_ptr<const Interconnect> find_interconnect(const Catalog& catalog,
   }
   for (const auto& [name, link] : hardware.links) {
     if (link.bandwidth.source != Source::Measured) continue;
-    InterconnectData data;
-    data.name = fmt::format("{} by {}", hardware.name, name);
-    data.devices_per_node = devices;
-    data.link_bytes_per_s = link.bandwidth.value;
-    data.link_latency_s = link.latency.value / 2;  // a path through the switch has two
-    return std::make_shared<const Interconnect>(std::move(data));
+    return on_switch(fmt::format("{} by {}", hardware.name, name), devices, link.bandwidth.value,
+                     link.latency.value);
   }
   throw Error("several devices of " + hardware.name +
               ": no platform joins them; expected --platform "

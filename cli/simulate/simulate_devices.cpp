@@ -27,8 +27,11 @@ void simulate_devices(const RequestOptions& request, const DeviceRunOutput& outp
                 "--tp, --pp, --ep or --dp above 1, --method kvr:p=P, or --schedule");
   }
   const search::PlacedEstimator estimator(c);  // of the same links as kvcast estimate
-  if (c.interconnect == nullptr) {             // a chain without a platform of its own
-    c.interconnect = roofline::find_interconnect(globals.catalog(), {}, c.hardware, devices);
+  if (c.interconnect == nullptr) {             // the hardware's own, one from each to the next
+    const search::HardwareLink& own = estimator.link();
+    c.interconnect = roofline::on_switch(
+        fmt::format("{} by {}", c.hardware.name, own.name), devices, own.link.bytes_per_s,
+        own.link.latency_s / static_cast<double>(estimator.messages_of_layer()));
   }
   for (const std::string& line : estimator.one_device().warnings(point)) globals.warn(line);
   const search::PlacedEstimate closed_form = estimator.at(point);

@@ -100,7 +100,15 @@ TEST_CASE("simulate prefill: a spread model's steps, methods and stragglers") {
   CHECK(ranks["partition_tokens"] == json{256, 256, 256, 256});
   CHECK(run_json(on_h100 + "--tp 2 --method kvr:p=1")["ttft_s"] ==
         run_json(on_h100 + "--tp 2")["ttft_s"]);
-  CHECK(run_json(on_h100 + "--method kvr:p=2")["platform"] == "hgx-h100");
+  for (const char* method : {"kvr:p=4", "tsp:p=4", "kvr:p=16"}) {  // the links of estimate
+    const json chain = run_json(on_h100 + "--method " + method);
+    CHECK(chain["platform"] == "h100-sxm by nvlink");
+    CHECK(chain["closed_form_s"] ==
+          run_json("estimate --json --model llama-3.1-8b --hardware h100-sxm --prompt-len 1k "
+                   "--method " +
+                   std::string(method))["ttft_s"]);
+    CHECK(chain["ttft_s"] == near(chain["closed_form_s"].get<double>()).epsilon(0.01));
+  }
   const json norms = run_json(on_h100 + "--tp 2 --sequence-parallel");
   CHECK(norms["closed_form_s"] ==
         run_json("estimate --json --model llama-3.1-8b --hardware "
