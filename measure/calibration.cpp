@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <map>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -91,6 +92,8 @@ struct FittedRates {
   double peak = 0;  ///< FLOP/s
   double read = 0;  ///< bytes/s
   Formula product;
+  /// By rows: few are multiplied slower than many, their loads deducted.
+  std::map<std::uint64_t, double> product_flops_per_second;
   Formula decode;  ///< attention of one query
   Formula tiled;   ///< attention of a prompt
   double batched_flops_per_second = 0;
@@ -118,6 +121,34 @@ Formula fit_products(const CalibrationBench& b) {
   return product;
 }
 
+/// The rates of products by their rows; those of one have the formula's.
+std::map<std::uint64_t, double> rates_by_rows(const CalibrationBench& b, const Formula& product) {
+  std::map<std::uint64_t, double> rates{{1, product.flops_per_second}};
+  const auto add = [&](std::uint64_t rows) {
+    const Samples& s = b.get(fmt::format("linear {} rows", rows));
+    const double waiting = product.exposed * s.work.bytes / product.bytes_per_second;
+    rates[rows] =
+        std::min(product.flops_per_second, s.work.flops / std::max(s.median_s() - waiting, 1e-12));
+  };
+  for (const std::uint64_t rows : rows_of_decode) add(rows);
+  for (const std::uint64_t rows : rows_of_prefill) add(rows);
+  return rates;
+}
+
+/// The bytes a second at which weights of a type are loaded, by what their products take beside
+/// fp32's of as many rows: what arithmetic at `flops_per_second` leaves of that.
+double stored_rate(const CalibrationBench::WeightReads& reads, const Formula& fp32,
+                   double flops_per_second) {
+  // Of one weight:
+  const double flops = 2.0 * static_cast<double>(reads.rows);
+  const double bytes = bits_per_element(reads.dtype) / 8;
+  const double fp32_bytes = sizeof(float);
+  const double fp32_s = fp32.time({flops, fp32_bytes, 0, 1});
+  const double seconds = fp32_s * bytes / fp32_bytes / reads.ratio.median();
+  const double exposed = std::max(fp32.exposed, 0.01);
+  return bytes / std::clamp((seconds - flops / flops_per_second) / exposed, 1e-15, seconds);
+}
+
 /// The rate of eager attention's products, which write their scores and read them again.
 double batched_rate(const Samples& s, const Formula& product, double on_chip_bytes_per_second) {
   const bool on_the_chip =
@@ -142,6 +173,7 @@ FittedRates fit_rates(const CalibrationBench& b) {
   };
   FittedRates r;
   r.product = fit_products(b);
+  r.product_flops_per_second = rates_by_rows(b, r.product);
   r.fma = b.get("FMA").median_s();
   // Large products may come out a few per cent above the FMA rate, once their loads are deducted.
   r.peak = std::max(r.fma, r.product.flops_per_second);
@@ -149,7 +181,7 @@ FittedRates fit_rates(const CalibrationBench& b) {
   r.read = std::max(b.get("streaming read").median_s(), r.product.bytes_per_second);
   for (const CalibrationBench::WeightReads& reads : b.weight_reads()) {
     if (reads.rows > 1) continue;
-    r.read = std::max(r.read, r.product.bytes_per_second * reads.ratio.median());
+    r.read = std::max(r.read, stored_rate(reads, r.product, r.product.flops_per_second));
   }
   r.decode = attention(r.product, "decode attention, slim K-cache", "decode attention");
   // A short prompt spends most of its time reordering keys and values, which grows linearly with
@@ -214,8 +246,8 @@ roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) 
   hw.decode_attention_latency =
       here(r.decode_attention_s, "attention of 4 heads of 64 over 64 slots, and the loop around");
   hw.host_operator_latency = measured(0, "on a CPU the host is the device");
-  hw.matrix_rate[DType::FP32] =
-      of_peak(r.product.flops_per_second, fmt::format("products of {} rows", large_rows));
+  roofline::Sourced& matrix_rate = hw.matrix_rate[DType::FP32];
+  matrix_rate = of_peak(r.product.flops_per_second, fmt::format("products of {} rows", large_rows));
   hw.tiled_attention_rate[DType::FP32] =
       of_peak(r.tiled.flops_per_second, fmt::format("{} tokens, {}", large_rows, heads));
   hw.tiled_attention_bandwidth =
@@ -241,17 +273,23 @@ roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) 
         b.get(std::string("products in ") + type).measurement().median() / products;
     hw.peak_flops_per_second[dtype] = here(
         r.peak * ratio, fmt::format("fp32's, times {:.3g}: products of 512 rows in turn", ratio));
-    hw.matrix_rate[dtype] = hw.matrix_rate[DType::FP32];
+    hw.matrix_rate[dtype] = matrix_rate;
     for (auto* rate :
          {&hw.tiled_attention_rate, &hw.decode_attention_rate, &hw.batched_matrix_rate}) {
       (*rate)[dtype] = of_peak(rate->at(DType::FP32).value * r.peak / ratio, "as in fp32");
     }
   }
+  for (const auto& [rows, flops_per_second] : r.product_flops_per_second) {
+    add_share(matrix_rate.by_length, rows, of_peak(flops_per_second, "").value);
+  }
+  const double int8_rate = matrix_rate.value * hw.peak_flops_per_second[DType::INT8].value;
   for (const auto& reads : b.weight_reads()) {
     const bool int8 = reads.arithmetic == execute::Arithmetic::INT8;
     auto& of_type = (int8 ? hw.int8_weight_bandwidth : hw.weight_bandwidth)[reads.dtype];
+    Formula fp32 = r.product;
+    fp32.flops_per_second = r.product_flops_per_second.at(reads.rows);
     const roofline::Sourced factor =
-        of_read(r.product.bytes_per_second * reads.ratio.median(),
+        of_read(stored_rate(reads, fp32, int8 ? int8_rate : fp32.flops_per_second),
                 fmt::format("products of {} rows{}, in turn with fp32's{}",
                             fmt::join(rows_of_reads, ", "), int8 ? " in int8" : "", alone));
     if (reads.rows == rows_of_reads[0]) of_type = factor;

@@ -265,7 +265,7 @@ std::vector<CalibrationBench::Step> CalibrationBench::steps() {
       at(name, "FLOP/s").seconds.push_back(execute::measure_product_rate(arithmetic));
     }
   });
-  for (const std::uint64_t rows : ridge_rows) {
+  for (const std::uint64_t rows : rows_of_decode) {
     list.push_back([this, rows] { time_decode(rows, threads_); });
   }
   for (const std::uint64_t rows : rows_of_prefill) {

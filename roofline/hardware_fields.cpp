@@ -21,7 +21,7 @@ const Field fields[] = {
     {"latency", "elementwise", Unit::Seconds, &H::elementwise_latency},
     {"latency", "product", Unit::Seconds, &H::product_latency, Moves::Steps, Peak::None, !by_length, fitted},
     {"latency", "host_operator", Unit::Seconds, &H::host_operator_latency, Moves::Steps, Peak::None, !by_length, fitted},
-    {"factors", "matrix_rate", Unit::Share, &H::matrix_rate, Moves::Steps, Peak::Matrix, !by_length, fitted},
+    {"factors", "matrix_rate", Unit::Share, &H::matrix_rate, Moves::Steps, Peak::Matrix, by_length, fitted},
     {"factors", "batched_matrix_rate", Unit::Share, &H::batched_matrix_rate, Moves::Steps, Peak::Matrix, !by_length, fitted},
     {"factors", "tiled_attention_rate", Unit::Share, &H::tiled_attention_rate, Moves::Steps, Peak::Matrix, by_length, fitted},
     {"factors", "decode_attention_rate", Unit::Share, &H::decode_attention_rate, Moves::Steps, Peak::Matrix, !by_length, fitted},

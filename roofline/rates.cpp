@@ -229,6 +229,7 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
   flops(RateClass::Matrix) = {
       b.matrix("matrix_rate", products, hw.matrix_rate,
                fp16_sums ? pointer(hw.fp16_accumulation_flops_per_second) : nullptr)};
+  at(r.flops_by_length, RateClass::Matrix) = b.curve(products, hw.matrix_rate);
   if (bits_per_element(activations) < bits_per_element(DType::FP16)) {
     for (const WeightRule& rule : lowering.weights.rules) {
       const DType own = product_dtype(activations, rule.type);

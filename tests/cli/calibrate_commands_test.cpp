@@ -92,6 +92,28 @@ TEST_CASE("calibrate: --quick measures this machine, and its file says when and 
       "estimate --json --model smollm2-135m --dtype fp32 --prompt-len 64 --hardware " + output);
   CHECK(e.at("ttft_s") > 0);
   CHECK(e.at("rests_on") == json{"measured"});
+
+  // The file gives back what it was made of: the products of a few rows, and of many.
+  const std::string probe = folder.file("config.json");
+  std::ofstream(probe) << R"({"model_type": "llama", "hidden_size": 1536, "num_hidden_layers": 3,
+      "num_attention_heads": 24, "num_key_value_heads": 24, "intermediate_size": 4224,
+      "vocab_size": 8192, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
+      "rope_theta": 10000.0, "tie_word_embeddings": false, "hidden_act": "silu"})";
+  const double weights = 3 * (4 * 1536.0 * 1536 + 3 * 1536.0 * 4224) + 8192 * 1536.0;
+  for (const int rows : {1, 2, 4, 8, 16, 32}) {
+    CAPTURE(rows);
+    const json sums =
+        run_json("estimate --json --breakdown --dtype fp32 --prompt-len 63 --batch " +
+                 std::to_string(rows) + " --model " + probe + " --hardware " + output);
+    double seconds = 0;
+    for (const json& row : sums.at("breakdown")) {
+      const bool counts = row.at("pass") == "decode" && row.at("operator") == "linear";
+      if (counts) seconds += row.at("seconds").get<double>();
+    }
+    const double measured = 2 * rows * weights / median("linear " + std::to_string(rows) + " rows");
+    // A fit of few numbers, and the latency of 22 products beside what was measured.
+    CHECK(seconds == near(measured).epsilon(0.04));
+  }
 }
 
 TEST_CASE("calibrate: noisy imports are refused unless forced") {

@@ -93,8 +93,12 @@ TEST_CASE("rates: eager kernels have rates of their own, and a host that issues 
   CHECK(r.host_operator_latency == Seconds{7});
 }
 
-TEST_CASE("rates: softmax and tiled attention have rates by length where those were measured") {
+TEST_CASE("rates: products, softmax and attention have rates by length where those were measured") {
   Hardware hw = toy();
+  hw.matrix_rate[DType::FP16].by_length = {{1, 0.5}, {8, 0.25}};
+  hw.matrix_rate[DType::FP16].value = 0.5;
+  const auto matrix = static_cast<std::size_t>(RateClass::Matrix);
+  CHECK(calibrated(hw, Kernels::Fused).flops_by_length[matrix].at(8) == 0.5);
   hw.softmax_bandwidth->by_length = {{10, 0.0625}, {20, 0.1}};
   hw.tiled_attention_rate[DType::FP16].by_length = {{10, 0.05}, {20, 0.1}};
   const auto softmax = static_cast<std::size_t>(BandwidthClass::Softmax);
