@@ -204,6 +204,17 @@ DType Hardware::supported(DType dtype) const {
               "a device that can multiply it");
 }
 
+Hardware at_clock(Hardware hw, double share) {
+  for (const Field& field : hardware_fields()) {
+    for_each_number(field, hw, [&](const std::string&, DType, Sourced& number) {
+      if (field.unit == Unit::FlopsPerSecond) number.value *= share;
+      if (field.unit == Unit::Seconds) number.value /= share;
+    });
+  }
+  if (hw.on_chip_memory_bandwidth) hw.on_chip_memory_bandwidth->value *= share;
+  return hw;
+}
+
 Hardware read_hardware(const std::filesystem::path& path) {
   const nlohmann::json document = read_extended(path);
   const JsonObject o(document, path.string());

@@ -125,6 +125,10 @@ struct Hardware {
   DType activations_of(std::optional<DType> stored_operands, DType dtype) const;
 };
 
+/// The device while its clock is this share of what it was when it was measured: arithmetic, what
+/// is read on the chip, and latencies. Memory keeps its rate.
+Hardware at_clock(Hardware hardware, double share);
+
 /// The version of a file's `calibration` entry that kvcast writes; files without one have 1.
 inline constexpr std::uint64_t calibration_version = 2;
 

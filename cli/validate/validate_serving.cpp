@@ -4,6 +4,7 @@
 #include <cmath>
 #include <deque>
 #include <functional>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,6 +16,7 @@
 #include "measure/measure_matrix.h"
 #include "measure/serving_run.h"
 #include "model/base/error.h"
+#include "model/base/order_statistics.h"
 #include "model/base/quantity.h"
 #include "model/execute/machine_probe.h"
 #include "reports/sweep/sweep_spec.h"
@@ -38,6 +40,9 @@ constexpr Metric metrics[]{
     {"output_token_throughput", [](const ServingTimes& t) { return t.output_token_throughput; }},
 };
 
+/// Steps between two looks at the clock, which take a hundredth of a second each.
+constexpr std::uint64_t steps_of_a_look = 8;
+
 /// The scheduler with as many blocks as the run has.
 std::string with_blocks(const std::string& scheduler, const std::string& blocks) {
   const std::string name = scheduler.empty() ? "vllm-v1" : scheduler;
@@ -45,11 +50,32 @@ std::string with_blocks(const std::string& scheduler, const std::string& blocks)
                      parse_token_count(blocks, "--num-blocks"));
 }
 
+struct Measured {
+  ServingTimes times;
+  double fma_rate = 0;  ///< FLOP/s on all threads, between its steps
+};
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+/// Of one metric's forecasts, without their signs.
+struct Errors {
+  std::vector<double> all;
+  std::vector<double> at_clock;  ///< of the forecasts for the clock of each run
+
+  void add(double error, double error_at_clock) {
+    all.push_back(std::abs(error));
+    at_clock.push_back(std::abs(error_at_clock));
+  }
+};
+
 class Bench {
  public:
   Bench(const ValidateOptions& o, const ServingFlags& flags, const Globals& globals,
         const std::string& method, const std::string& scheduler)
       : flags_(flags),
+        scheduler_(with_blocks(scheduler, flags.blocks)),
         checkpoint_(measure::has_weights(o.model)
                         ? Checkpoint(o.model)
                         : Checkpoint(load_model(globals.catalog(), o.model), 1)) {
@@ -66,17 +92,17 @@ class Bench {
                                         : Checkpoint(load_model(catalog, name), 2);
     };
     configuration_.lowering = execute::session_lowering(options_);
-    server_ = simulate::make_model_server(configuration_, with_blocks(scheduler, flags.blocks),
-                                          "--scheduler");
+    server_ = server_on(configuration_.hardware);
   }
 
-  ServingTimes forecast(const std::optional<double>& rate) {
-    simulate::ServingSetup setup;
-    setup.servers = server_.servers;
-    return serve(setup, rate);
+  const roofline::Hardware& hardware() const { return configuration_.hardware; }
+  ServingTimes forecast(double rate) { return forecast(server_, rate); }
+  /// On the same machine with another clock.
+  ServingTimes forecast_at_clock(double rate, double share) {
+    return forecast(server_on(roofline::at_clock(hardware(), share)), rate);
   }
   /// Steps one after another: the time until the next request arrives is skipped.
-  ServingTimes run(double rate) {
+  Measured run(double rate) {
     simulate::SchedulerSettings s = server_.servers.settings;
     // Caches of windows or methods have room for the whole prompt.
     const std::function<std::uint64_t(std::uint64_t)> rows = std::exchange(s.cache_rows, {});
@@ -91,7 +117,17 @@ class Bench {
     const auto steps = std::make_shared<measure::ExecutedSteps>(session, s, false);
     simulate::ServingSetup setup;
     setup.servers = {s, steps, 1};
-    return serve(setup, rate, [&](const simulate::Sequence& q) { steps->ended(q); });
+    std::vector<double> fma_rates{execute::measure_fma_rate()};
+    std::uint64_t done = 0;
+    simulate::ServingWatch watch;
+    watch.on_finished = [&](const simulate::Sequence& q) { steps->ended(q); };
+    watch.on_step = [&](const simulate::ServedStep&) {
+      if (++done % steps_of_a_look != 0) return;
+      fma_rates.push_back(execute::measure_fma_rate(0.01));
+      steps->idle(0);  // the look is in no step
+    };
+    const ServingTimes times = serve(setup, rate, watch);
+    return {times, kvcast::median(fma_rates)};
   }
   /// Requests a second when all come at once.
   double saturation() {
@@ -105,16 +141,25 @@ class Bench {
   }
 
  private:
-  ServingTimes serve(simulate::ServingSetup& setup, const std::optional<double>& rate,
-                     const std::function<void(const simulate::Sequence&)>& ended = {}) {
+  simulate::ModelServer server_on(const roofline::Hardware& hardware) const {
+    roofline::Configuration c = configuration_;
+    c.hardware = hardware;
+    return simulate::make_model_server(c, scheduler_, "--scheduler");
+  }
+  ServingTimes forecast(const simulate::ModelServer& server, double rate) {
+    simulate::ServingSetup setup;
+    setup.servers = server.servers;
+    return serve(setup, rate);
+  }
+  ServingTimes serve(simulate::ServingSetup& setup, double rate,
+                     const simulate::ServingWatch& watch = {}) {
     const auto requests = flags_.workload.open(rate);
     setup.servers.settings.request_block_tokens = requests->block_tokens();
-    simulate::ServingWatch watch;
-    watch.on_finished = ended;
     return simulate::serve(setup, *requests, {}, watch);
   }
 
   const ServingFlags& flags_;
+  std::string scheduler_;
   Checkpoint checkpoint_;
   roofline::Configuration configuration_;
   execute::SessionOptions options_;
@@ -164,7 +209,7 @@ void validate_serving(const ValidateOptions& o, const ServingFlags& flags, const
   }
   auto next = benches.begin();
   ordered_json rows = ordered_json::array();
-  std::map<std::string, std::vector<double>> errors;
+  std::map<std::string, Errors> errors;
   ProgressBar bar(globals.quiet);
   const Stopwatch watch;
   std::uint64_t done = 0;
@@ -175,11 +220,14 @@ void validate_serving(const ValidateOptions& o, const ServingFlags& flags, const
       for (const double load : loads) {
         const double rate = load * saturation;
         const ServingTimes predicted = bench.forecast(rate);
-        const ServingTimes measured = bench.run(rate);
+        const Measured run = bench.run(rate);
+        const double clock = run.fma_rate / bench.hardware().vector_flops_per_second.value;
+        const ServingTimes at_clock = bench.forecast_at_clock(rate, clock);
         for (const Metric& metric : metrics) {
           const double p = metric.of(predicted);
-          const double m = metric.of(measured);
+          const double m = metric.of(run.times);
           if (m == 0) continue;
+          const double error_at_clock = metric.of(at_clock) / m - 1;
           rows.push_back({{"method", method},
                           {"scheduler", scheduler},
                           {"load", load},
@@ -187,29 +235,33 @@ void validate_serving(const ValidateOptions& o, const ServingFlags& flags, const
                           {"metric", metric.name},
                           {"predicted", p},
                           {"measured", m},
-                          {"relative_error", p / m - 1}});
-          errors[metric.name].push_back(std::abs(p / m - 1));
+                          {"relative_error", p / m - 1},
+                          {"clock", clock},
+                          {"relative_error_at_clock", error_at_clock}});
+          errors[metric.name].add(p / m - 1, error_at_clock);
         }
         bar.draw(++done, 0, methods.size() * schedulers.size() * loads.size(), watch.seconds());
       }
     }
   }
   ordered_json summary = ordered_json::object();
-  for (const auto& [metric, all] : errors) {
-    double sum = 0;
-    for (const double e : all) sum += e;
-    summary[metric] = {{"rows", all.size()},
-                       {"mape", sum / static_cast<double>(all.size())},
-                       {"worst", *std::max_element(all.begin(), all.end())}};
+  for (const auto& [metric, of_metric] : errors) {
+    summary[metric] = {{"rows", of_metric.all.size()},
+                       {"mape", mean(of_metric.all)},
+                       {"worst", *std::max_element(of_metric.all.begin(), of_metric.all.end())},
+                       {"mape_at_clock", mean(of_metric.at_clock)}};
   }
-  const std::vector<Column> columns{{"method", "method"},
-                                    {"scheduler", "scheduler"},
+  // What a narrow terminal cuts comes last.
+  const std::vector<Column> columns{{"scheduler", "scheduler"},
                                     {"load", "load", in("{:.2g}")},
                                     {"rate", "rate", in("{:.4g}")},
                                     {"metric", "metric"},
                                     {"predicted", "predicted", in("{:.4g}")},
                                     {"measured", "measured", in("{:.4g}")},
-                                    {"error", "relative_error", in_signed_percent}};
+                                    {"error", "relative_error", in_signed_percent},
+                                    {"clock", "clock", in("{:.2f}")},
+                                    {"at clock", "relative_error_at_clock", in_signed_percent},
+                                    {"method", "method"}};
   if (!o.csv.empty()) write_rows_csv(csv_target(o.csv), columns, rows);
   if (o.json) {
     return print_json({{"model", o.model},
@@ -220,9 +272,10 @@ void validate_serving(const ValidateOptions& o, const ServingFlags& flags, const
   }
   std::string text = table_text(columns, rows) + "\n";
   for (const auto& [metric, s] : summary.items()) {
-    text += fmt::format("{}: mean error {:.1f} %, worst {:.1f} %, {} rows\n", metric,
-                        100 * s["mape"].get<double>(), 100 * s["worst"].get<double>(),
-                        s["rows"].get<std::size_t>());
+    text += fmt::format(
+        "{}: mean error {:.1f} %, worst {:.1f} %, at the clock of each run {:.1f} %, {} rows\n",
+        metric, 100 * s["mape"].get<double>(), 100 * s["worst"].get<double>(),
+        100 * s["mape_at_clock"].get<double>(), s["rows"].get<std::size_t>());
   }
   print_text(text);
 }

@@ -1,7 +1,9 @@
 // `kvcast validate`: measurements from files, fits, stored errors, and a tiny matrix run here.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -13,6 +15,42 @@ namespace {
 const std::string header = "model,hardware,batch,prompt_len,output_len,ttft_s,tpot_s\n";
 const std::string measure =
     "validate --measure --quick --force --threads 1 --model " + oracle + "llama_mha ";
+
+TEST_CASE("validate --serving: what is measured beside forecasts, as calibrated and at its clock") {
+  const json j = run_json(
+      "validate --serving --json --threads 1 --hardware m2-pro-cpu --num-blocks 64 --load 0.5,0.9 "
+      "--prompt-lens 12 --output-lens 20 --num-requests 3 --model " +
+      oracle + "llama_mha");
+  CHECK(j["workload"] == "prompts of 12, outputs of 20, poisson:rate=1, requests 3");
+  REQUIRE(j["rows"].size() == 10);
+  std::map<std::string, std::vector<double>> errors;
+  std::map<std::string, std::vector<double>> at_clock;
+  for (std::size_t i = 0; i < 10; ++i) {
+    const json& row = j["rows"][i];
+    const std::string metric = row["metric"];
+    const auto number = [&](const char* key) { return row[key].get<double>(); };
+    CHECK(number("measured") > 0);
+    CHECK(number("relative_error") == near(number("predicted") / number("measured") - 1));
+    CHECK(number("clock") > 0);
+    CHECK(row["clock"] == j["rows"][i / 5 * 5]["clock"]);  // of one workload
+    if (metric == "mean_tpot_s") {                         // which a slower clock makes longer
+      CHECK((number("relative_error_at_clock") > number("relative_error")) ==
+            (number("clock") < 1));
+    }
+    errors[metric].push_back(std::abs(number("relative_error")));
+    at_clock[metric].push_back(std::abs(number("relative_error_at_clock")));
+  }
+  CHECK(j["rows"][9]["rate"].get<double>() == near(j["rows"][0]["rate"].get<double>() * 0.9 / 0.5));
+  for (const auto& [metric, summary] : j["summary"].items()) {
+    CAPTURE(metric);
+    REQUIRE(errors[metric].size() == 2);
+    CHECK(summary["rows"] == 2);
+    CHECK(summary["mape"].get<double>() == near((errors[metric][0] + errors[metric][1]) / 2));
+    CHECK(summary["worst"] == std::max(errors[metric][0], errors[metric][1]));
+    CHECK(summary["mape_at_clock"].get<double>() ==
+          near((at_clock[metric][0] + at_clock[metric][1]) / 2));
+  }
+}
 
 TEST_CASE("validate: rows have predicted, measured and error, the summary MAPE and worst") {
   const TestFolder folder;

@@ -244,6 +244,24 @@ TEST_CASE("hardware: dense fp16 peaks are units times clock times FLOPs of a uni
   }
 }
 
+TEST_CASE(
+    "hardware: at half its clock a device computes half as fast, and reads memory as before") {
+  Hardware hw = hardware_in(valid);
+  hw.product_latency = hw.operator_latency;
+  hw.on_chip_memory_bandwidth = hw.memory_bandwidth;
+  const Hardware slow = at_clock(hw, 0.5);
+  for (const auto& [dtype, peak] : hw.peak_flops_per_second) {
+    CHECK(slow.peak_flops_per_second.at(dtype).value == peak.value / 2);
+  }
+  CHECK(slow.vector_flops_per_second.value == hw.vector_flops_per_second.value / 2);
+  CHECK(slow.operator_latency.value == 2 * hw.operator_latency.value);
+  CHECK(slow.product_latency->value == 2 * hw.product_latency->value);
+  CHECK(slow.on_chip_memory_bandwidth->value == hw.on_chip_memory_bandwidth->value / 2);
+  CHECK(slow.memory_bandwidth.value == hw.memory_bandwidth.value);
+  CHECK(slow.matrix_rate.at(DType::FP16).value == hw.matrix_rate.at(DType::FP16).value);
+  CHECK(slow.memory_capacity.value == hw.memory_capacity.value);
+}
+
 TEST_CASE("hardware: the parts for export differ from theirs in NVLink alone") {
   for (const auto& [part, original] : {std::pair{"h800", "h100-sxm"}, {"a800", "a100-80gb"}}) {
     const Hardware cut = load_hardware(catalog(), part);
