@@ -277,7 +277,7 @@ struct FastKernels {
     const std::size_t tokens = out.shape[1];
     const TokenAngles<float> angles = token_angles<float>(*this, op, 1, tokens);
     for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
-      const float* x = in(0).sequence(r / tokens) + r % tokens * features();
+      const float* x = in(0).element(r / tokens, r % tokens * features());
       float* y = out.data + r * features();
       if (x != y) std::copy_n(x, features(), y);
       rotate_heads(y, op.num_heads, op.head_dim, angles.cosines(r), angles.sines(r), *op.table);
@@ -417,7 +417,7 @@ struct FastKernels {
 /// Operators whose kernels take paged caches.
 template <typename O>
 constexpr bool reads_pages = std::is_same_v<O, CacheAppend> || std::is_same_v<O, CacheEvict> ||
-                             std::is_same_v<O, TiledAttention>;
+                             std::is_same_v<O, Rope> || std::is_same_v<O, TiledAttention>;
 
 /// Operators whose kernels take sequences that lie apart, as a cache's do.
 template <typename O>
