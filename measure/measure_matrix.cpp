@@ -94,7 +94,7 @@ roofline::Configuration configuration_of(const MeasurePoint& p, const Catalog& c
   c.methods = parse_methods(p.method);
   c.lowering = lowering_of(p);
   c.hardware = hardware;
-  c.find_model = [catalog](const std::string& name) { return load_model(catalog, name); };
+  c.find_model = find_model_in(catalog);
   return c;
 }
 

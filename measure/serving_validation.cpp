@@ -257,7 +257,7 @@ class Simulation {
 roofline::Configuration configuration_of(const ServedRun& run, const Catalog& catalog) {
   roofline::Configuration c;
   c.architecture = load_model(catalog, ModelMatch(catalog).find(run.model, 0));
-  c.find_model = [catalog](const std::string& name) { return load_model(catalog, name); };
+  c.find_model = find_model_in(catalog);
   c.hardware = roofline::load_hardware(catalog, device_name(run.hardware, catalog));
   c.methods = parse_methods(run.method);
   Lowering& l = c.lowering;

@@ -134,17 +134,16 @@ class Matcher {
     if (l.operand_dtype() == DType::FP32 && l.weights.is_uniform()) {
       lowering.weights = weight_types_of(architecture, l.weights.main);
     }
-    forecast = std::make_shared<const ForecastOn>(forecast_on(
-        {.architecture = std::move(architecture),
-         .methods = methods,
-         .lowering = std::move(lowering),
-         .logits = row.logits,
-         .hardware = {},
-         // A copy of the catalog: forecasts may be made again after it is gone.
-         .find_model = [c = catalog_](const std::string& name) { return load_model(c, name); },
-         .engine = engine,
-         .parallelism = row.parallelism},
-        catalog_, row, loop));
+    forecast =
+        std::make_shared<const ForecastOn>(forecast_on({.architecture = std::move(architecture),
+                                                        .methods = methods,
+                                                        .lowering = std::move(lowering),
+                                                        .logits = row.logits,
+                                                        .hardware = {},
+                                                        .find_model = find_model_in(catalog_),
+                                                        .engine = engine,
+                                                        .parallelism = row.parallelism},
+                                                       catalog_, row, loop));
     return forecast;
   }
 

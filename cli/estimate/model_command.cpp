@@ -188,9 +188,7 @@ void show(const ModelOptions& o, const Globals& globals) {
   if (o.pass != "prefill" && o.pass != "decode" && o.pass != "training") {
     throw Error("--pass", "'" + o.pass + "'", "prefill, decode or training");
   }
-  const auto find_model = [catalog = globals.catalog()](const std::string& name) {
-    return load_model(catalog, name);
-  };
+  const FindModel find_model = find_model_in(globals.catalog());
   const Recording r = record(a, parse_methods(o.method), lowering, {.find_model = find_model});
   ordered_json j = model_json(a, r, lowering);
   std::string text = plain_text(j);

@@ -176,7 +176,7 @@ Lowering parse_lowering(const RequestOptions& o, const Architecture& a) {
 roofline::Configuration parse_configuration(const RequestOptions& o, const Catalog& catalog) {
   roofline::Configuration c;
   c.architecture = load_model(catalog, o.model, parse_overrides(o.set));
-  c.find_model = [catalog](const std::string& name) { return load_model(catalog, name); };
+  c.find_model = find_model_in(catalog);
   if (o.needs_hardware || !o.hardware.empty()) {
     c.hardware = roofline::load_hardware(catalog, o.hardware);
   }

@@ -83,9 +83,7 @@ class Bench {
     configuration_.architecture = checkpoint_.architecture();
     configuration_.methods = parse_methods(method);
     configuration_.hardware = roofline::load_hardware(catalog, o.hardware);
-    configuration_.find_model = [catalog](const std::string& name) {
-      return load_model(catalog, name);
-    };
+    configuration_.find_model = find_model_in(catalog);
     options_.methods = configuration_.methods;
     options_.open = [catalog](const std::string& name) {
       return measure::has_weights(name) ? Checkpoint(name)

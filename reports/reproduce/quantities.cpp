@@ -73,8 +73,9 @@ class Models {
                             const std::string& method) {
     return remembered(recordings_, {setting, model, method}, [&] {
       const Setting s(setting);
-      return record(load(model), methods_of(method), s.lowering,
-                    {.logits = s.logits, .chunked = s.chunked, .find_model = finder()});
+      return record(
+          load(model), methods_of(method), s.lowering,
+          {.logits = s.logits, .chunked = s.chunked, .find_model = find_model_in(catalog_)});
     });
   }
 
@@ -94,7 +95,7 @@ class Models {
       apply(c.engine, !s.says_attention, !s.says_elementwise, c.lowering);
       c.logits = s.logits;
       c.hardware = roofline::load_hardware(catalog_, s.device);
-      c.find_model = finder();
+      c.find_model = find_model_in(catalog_);
       return roofline::Estimator(c).at(p);
     });
   }
@@ -109,10 +110,6 @@ class Models {
   using Estimates = std::map<std::tuple<std::string, std::string, std::string, std::uint64_t,
                                         std::uint64_t, std::uint64_t, std::string>,
                              roofline::Estimate>;
-
-  FindModel finder() {
-    return [this](const std::string& name) { return load_model(catalog_, name); };
-  }
 
   const Catalog& catalog_;
   std::string engine_;

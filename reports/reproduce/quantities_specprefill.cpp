@@ -190,8 +190,7 @@ class Pair {
     return static_cast<double>(p.batch * length);
   }
   static RecordOptions find(const Catalog& catalog) {
-    return {
-        .find_model = [&catalog](const std::string& name) { return load_model(catalog, name); }};
+    return {.find_model = find_model_in(catalog)};
   }
   /// What Llama-3.1-405B-Instruct-FP8 multiplies in; its cache is not quantised.
   static Lowering in_fp8() {

@@ -25,7 +25,7 @@ using simulate::ServingRequest;
 Configuration configuration(const ServingExperiment& e, const std::string& model) {
   Configuration c;
   c.architecture = load_model(e.catalog, model);
-  c.find_model = [&e](const std::string& name) { return load_model(e.catalog, name); };
+  c.find_model = find_model_in(e.catalog);
   c.hardware = roofline::load_hardware(e.catalog, e.setting("hardware"));
   c.engine = roofline::load_engine(e.catalog, e.setting("engine"));
   c.engine.graphs = roofline::Graphs::None;

@@ -297,9 +297,7 @@ roofline::Configuration SweepGrid::configuration(std::uint64_t index) const {
   const Digits d = digits(index);
   roofline::Configuration c;
   c.architecture = load_model(catalog_, word(d, model_axis), overrides(d));
-  c.find_model = [catalog = catalog_](const std::string& name) {
-    return load_model(catalog, name);
-  };
+  c.find_model = find_model_in(catalog_);
   c.hardware = hardware_[d[hardware_axis]];
   c.engine = engines_[d[engine_axis]];
   c.methods = parse_methods(word(d, method_axis));

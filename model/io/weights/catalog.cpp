@@ -155,4 +155,9 @@ Architecture load_model(const Catalog& catalog, const std::string& name_or_path,
   return a;
 }
 
+std::function<Architecture(const std::string&)> find_model_in(Catalog catalog) {
+  return
+      [catalog = std::move(catalog)](const std::string& name) { return load_model(catalog, name); };
+}
+
 }  // namespace kvcast

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -55,5 +56,7 @@ inline constexpr std::string_view expert_copies_key = "expert_copies";
 /// Error as expect_routed_tokens and read_config do.
 Architecture load_model(const Catalog& catalog, const std::string& name_or_path,
                         std::vector<ConfigOverride> overrides = {});
+/// Finds the models that methods name, in a copy of the catalog.
+std::function<Architecture(const std::string&)> find_model_in(Catalog catalog);
 
 }  // namespace kvcast
