@@ -181,7 +181,7 @@ FittedRates fit_rates(const CalibrationBench& b) {
   r.read = std::max(b.get("streaming read").median_s(), r.product.bytes_per_second);
   for (const CalibrationBench::WeightReads& reads : b.weight_reads()) {
     if (reads.rows > 1) continue;
-    r.read = std::max(r.read, stored_rate(reads, r.product, r.product.flops_per_second));
+    r.read = std::max(r.read, r.product.bytes_per_second * reads.ratio.median());
   }
   r.decode = attention(r.product, "decode attention, slim K-cache", "decode attention");
   // A short prompt spends most of its time reordering keys and values, which grows linearly with

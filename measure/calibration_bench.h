@@ -21,7 +21,8 @@ namespace kvcast::measure {
 /// Rows of products of prompts, and of decode steps of so many sequences (and of one).
 inline constexpr std::uint64_t rows_of_prefill[] = {64, 128, 512};
 inline constexpr std::uint64_t rows_of_decode[] = {2, 4, 8, 16, 32};
-/// Rows of products that are bound by arithmetic, and of those near the ridge of the roofline.
+/// Rows of products that are bound by arithmetic, and of those near the ridge of the roofline,
+/// which decode steps have.
 inline constexpr std::uint64_t large_rows = 512;
 inline constexpr std::uint64_t ridge_rows[] = {8, 16, 32};
 /// Rows of the products that read weights as they are stored: up to execute::max_strip_rows() their

@@ -207,11 +207,11 @@ DType Hardware::supported(DType dtype) const {
 Hardware at_clock(Hardware hw, double share) {
   for (const Field& field : hardware_fields()) {
     for_each_number(field, hw, [&](const std::string&, DType, Sourced& number) {
-      if (field.unit == Unit::FlopsPerSecond) number.value *= share;
+      const bool on_chip = field.unit == Unit::BytesPerSecond && field.key.starts_with("on_chip");
+      if (on_chip || field.unit == Unit::FlopsPerSecond) number.value *= share;
       if (field.unit == Unit::Seconds) number.value /= share;
     });
   }
-  if (hw.on_chip_memory_bandwidth) hw.on_chip_memory_bandwidth->value *= share;
   return hw;
 }
 

@@ -125,12 +125,13 @@ struct Hardware {
   DType activations_of(std::optional<DType> stored_operands, DType dtype) const;
 };
 
-/// The device while its clock is this share of what it was when it was measured: arithmetic, what
-/// is read on the chip, and latencies. Memory keeps its rate.
+/// The device while its clock is this share, above 0, of what it was when it was measured:
+/// arithmetic, what is read on the chip, and latencies. Memory and links keep theirs.
 Hardware at_clock(Hardware hardware, double share);
 
-/// The version of a file's `calibration` entry that kvcast writes; files without one have 1.
-inline constexpr std::uint64_t calibration_version = 2;
+/// The version of a file's `calibration` entry that kvcast writes; files without one have 1. From 3
+/// on products have rates by rows.
+inline constexpr std::uint64_t calibration_version = 3;
 
 /// Reads a hardware file (format: data/hardware/README.md). A file may extend another one of its
 /// folder, which gives the entries that it lacks. Throws Error for unknown keys, values without a

@@ -55,7 +55,8 @@ class PlacedEstimator {
   bool is_placed() const { return times_ != nullptr; }
   /// Where several do: of a platform the narrowest way from one to the next.
   const HardwareLink& link() const { return link_; }
-  /// Messages that a layer leaves in. Over the hardware's own link they take one latency together.
+  /// Where several do: the most messages that a layer leaves in. Over the hardware's own link a
+  /// layer's take one latency together.
   std::size_t messages_of_layer() const { return times_->most_messages(); }
 
   /// With several devices, peak memory is that of the device that needs most, and TTFT is bound by

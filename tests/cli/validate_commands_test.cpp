@@ -17,10 +17,22 @@ const std::string measure =
     "validate --measure --quick --force --threads 1 --model " + oracle + "llama_mha ";
 
 TEST_CASE("validate --serving: what is measured beside forecasts, as calibrated and at its clock") {
-  const json j = run_json(
-      "validate --serving --json --threads 1 --hardware m2-pro-cpu --num-blocks 64 --load 0.5,0.9 "
-      "--prompt-lens 12 --output-lens 20 --num-requests 3 --model " +
-      oracle + "llama_mha");
+  const TestFolder folder;
+  const std::string slow = folder.file("slow.json");  // any clock is faster than its
+  write(slow, R"({"extends": ")" + (source_folder / "data/hardware/m2-pro-cpu.json").string() +
+                  R"(", "name": "slow", "vector_flops_per_second":
+                  {"value": "0.001 GFLOP/s", "source": "measured", "reference": "by hand"}})");
+  const std::string workload =
+      " --json --threads 1 --num-blocks 64 --load 0.5,0.9 --prompt-lens 12 --output-lens 20 "
+      "--num-requests 3 --model " +
+      oracle + "llama_mha";
+  const json of_slow = run_json("validate --serving --hardware " + slow + workload);
+  for (const json& row : of_slow["rows"]) {
+    CHECK(row["clock"] > 1);
+    if (row["metric"] != "mean_tpot_s") continue;
+    CHECK(row["relative_error_at_clock"] < row["relative_error"]);
+  }
+  const json j = run_json("validate --serving --hardware m2-pro-cpu" + workload);
   CHECK(j["workload"] == "prompts of 12, outputs of 20, poisson:rate=1, requests 3");
   REQUIRE(j["rows"].size() == 10);
   std::map<std::string, std::vector<double>> errors;

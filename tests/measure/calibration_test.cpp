@@ -76,7 +76,7 @@ TEST_CASE("calibration: a file of a version to come is refused before its new en
   j["calibration"]["version"] = calibration_version + 1;
   j["factors"]["warp_drive"] = 1;
   CHECK_THROWS_WITH_AS(
-      read(), doctest::Contains("/calibration/version: got 3, expected at most 2: a newer kvcast"),
+      read(), doctest::Contains("/calibration/version: got 4, expected at most 3: a newer kvcast"),
       Error);
 }
 

@@ -248,7 +248,7 @@ TEST_CASE(
     "hardware: at half its clock a device computes half as fast, and reads memory as before") {
   Hardware hw = hardware_in(valid);
   hw.product_latency = hw.operator_latency;
-  hw.on_chip_memory_bandwidth = hw.memory_bandwidth;
+  hw.on_chip_memory_bandwidth = hw.on_chip_read_bandwidth = hw.memory_bandwidth;
   const Hardware slow = at_clock(hw, 0.5);
   for (const auto& [dtype, peak] : hw.peak_flops_per_second) {
     CHECK(slow.peak_flops_per_second.at(dtype).value == peak.value / 2);
@@ -257,6 +257,7 @@ TEST_CASE(
   CHECK(slow.operator_latency.value == 2 * hw.operator_latency.value);
   CHECK(slow.product_latency->value == 2 * hw.product_latency->value);
   CHECK(slow.on_chip_memory_bandwidth->value == hw.on_chip_memory_bandwidth->value / 2);
+  CHECK(slow.on_chip_read_bandwidth->value == hw.on_chip_read_bandwidth->value / 2);
   CHECK(slow.memory_bandwidth.value == hw.memory_bandwidth.value);
   CHECK(slow.matrix_rate.at(DType::FP16).value == hw.matrix_rate.at(DType::FP16).value);
   CHECK(slow.memory_capacity.value == hw.memory_capacity.value);
