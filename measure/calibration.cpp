@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <map>
 
 #include <fmt/chrono.h>
@@ -22,17 +23,6 @@
 
 namespace kvcast::measure {
 namespace {
-
-/// The rates of busy_seconds.
-struct Formula {
-  double flops_per_second = 0;
-  double bytes_per_second = 0;
-  double exposed = 0;
-
-  double time(const Sample& w) const {
-    return roofline::busy_seconds(w.flops / flops_per_second, w.bytes / bytes_per_second, exposed);
-  }
-};
 
 /// Solves the formula for its rates, each from the sample that depends on it most. Repeated, since
 /// each depends a little on the other rate too.
@@ -133,20 +123,6 @@ std::map<std::uint64_t, double> rates_by_rows(const CalibrationBench& b, const F
   for (const std::uint64_t rows : rows_of_decode) add(rows);
   for (const std::uint64_t rows : rows_of_prefill) add(rows);
   return rates;
-}
-
-/// The bytes a second at which weights of a type are loaded, by what their products take beside
-/// fp32's of as many rows: what arithmetic at `flops_per_second` leaves of that.
-double stored_rate(const CalibrationBench::WeightReads& reads, const Formula& fp32,
-                   double flops_per_second) {
-  // Of one weight:
-  const double flops = 2.0 * static_cast<double>(reads.rows);
-  const double bytes = bits_per_element(reads.dtype) / 8;
-  const double fp32_bytes = sizeof(float);
-  const double fp32_s = fp32.time({flops, fp32_bytes, 0, 1});
-  const double seconds = fp32_s * bytes / fp32_bytes / reads.ratio.median();
-  const double exposed = std::max(fp32.exposed, 0.01);
-  return bytes / std::clamp((seconds - flops / flops_per_second) / exposed, 1e-15, seconds);
 }
 
 /// The rate of eager attention's products, which write their scores and read them again.
@@ -332,6 +308,23 @@ nlohmann::ordered_json statistics(const Measurement& m) {
 }
 
 }  // namespace
+
+double Formula::time(const Sample& w) const {
+  return roofline::busy_seconds(w.flops / flops_per_second, w.bytes / bytes_per_second, exposed);
+}
+
+double stored_rate(const CalibrationBench::WeightReads& reads, const Formula& fp32,
+                   double flops_per_second) {
+  // Of one weight:
+  const double flops = 2.0 * static_cast<double>(reads.rows);
+  const double bytes = bits_per_element(reads.dtype) / 8;
+  const double fp32_bytes = sizeof(float);
+  const double seconds =
+      fp32.time({flops, fp32_bytes, 0, 1}) * bytes / fp32_bytes / reads.ratio.median();
+  const double left = seconds - flops / flops_per_second;
+  if (left <= 0) return std::numeric_limits<double>::infinity();
+  return bytes / std::min(left / fp32.exposed, seconds);
+}
 
 void add_share(std::vector<roofline::FactorAt>& shares, std::uint64_t rows, double share) {
   if (!shares.empty()) {

@@ -56,6 +56,15 @@ struct Sample {
   double operators = 0;
 };
 
+/// The rates of busy_seconds (roofline/op_cost.h).
+struct Formula {
+  double flops_per_second = 0;
+  double bytes_per_second = 0;
+  double exposed = 0;
+
+  double time(const Sample& work) const;
+};
+
 /// One kind of operator at one size, over the rounds.
 struct Samples {
   std::string name;
@@ -149,5 +158,11 @@ class CalibrationBench {
   std::vector<MatrixRate> grid_;
   std::vector<WeightReads> weight_reads_;
 };
+
+/// The bytes a second at which weights of a type are loaded, by what their products take beside
+/// fp32's of as many rows: what arithmetic at `flops_per_second` leaves of that; infinite where it
+/// leaves nothing.
+double stored_rate(const CalibrationBench::WeightReads& reads, const Formula& fp32,
+                   double flops_per_second);
 
 }  // namespace kvcast::measure

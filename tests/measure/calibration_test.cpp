@@ -1,5 +1,6 @@
 #include "measure/calibration.h"
 
+#include <cmath>
 #include <fstream>
 
 #include <doctest/doctest.h>
@@ -96,6 +97,19 @@ TEST_CASE("calibration: unrest is how far the medians of the two halves are apar
   Calibration c = made_up();
   c.measurements = {still, drifting};
   CHECK(c.noisiest().name == "b");
+}
+
+TEST_CASE("calibration: a narrow type's loads are what arithmetic leaves of its products' time") {
+  // Of a weight and row 2 FLOPs at 8 FLOP/s, 4 bytes in fp32 at 4 bytes/s: 0.25 + 1 s. In 1 byte,
+  // at half of fp32's bytes a second, 1.25 / 4 * 2 = 0.625 s, of which 0.375 are loads.
+  const Formula fp32{8, 4, 1};
+  const CalibrationBench::WeightReads reads{
+      DType::FP8, execute::Arithmetic::FP32, 1, {"", "", {0.5}}};
+  CHECK(stored_rate(reads, fp32, 8) == near(1 / 0.375));
+  CHECK(stored_rate(reads, fp32, 16) == near(1 / 0.5));  // faster arithmetic leaves more
+  CHECK(std::isinf(stored_rate(reads, fp32, 3)));        // 0.667 s of arithmetic
+  // Where all loads hide behind arithmetic or the other way round, the longer one is the time.
+  CHECK(stored_rate(reads, {8, 4, 0}, 8) == near(1 / 0.5));  // fp32 1 s, 1 byte 0.5 s
 }
 
 TEST_CASE("calibration: more rows never take less time, whatever the noise") {
