@@ -267,8 +267,8 @@ roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) 
     const roofline::Sourced factor =
         of_read(stored_rate(reads, fp32, int8 ? int8_rate : fp32.flops_per_second),
                 fmt::format("products of {} rows{}, in turn with fp32's{}",
-                            fmt::join(rows_of_reads, ", "), int8 ? " in int8" : "", alone));
-    if (reads.rows == rows_of_reads[0]) of_type = factor;
+                            fmt::join(b.rows_of_reads(), ", "), int8 ? " in int8" : "", alone));
+    if (reads.rows == b.rows_of_reads()[0]) of_type = factor;
     add_share(of_type.by_length, reads.rows, factor.value);
   }
   hw.overlap = here(1 - r.product.exposed, "products of 8, 16 and 32 rows");

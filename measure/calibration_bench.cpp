@@ -298,12 +298,17 @@ std::vector<CalibrationBench::Step> CalibrationBench::steps() {
   return list;
 }
 
+std::span<const std::size_t> CalibrationBench::rows_of_reads() const {
+  static constexpr std::size_t rows[] = {1, 2, 4, 8};
+  return std::span(rows).first(options_.quick ? 1 : std::size(rows));
+}
+
 void CalibrationBench::time_weight_reads(execute::WeightReads& reads, DType dtype,
                                          execute::Arithmetic arithmetic, int rounds) {
   const std::vector<std::vector<double>> ratios =
-      reads.measure(dtype, arithmetic, rows_of_reads, rounds);
+      reads.measure(dtype, arithmetic, rows_of_reads(), rounds);
   for (std::size_t i = 0; i < ratios.size(); ++i) {
-    const std::size_t rows = rows_of_reads[i];
+    const std::size_t rows = rows_of_reads()[i];
     const std::string name = fmt::format(
         "weights in {}{}, {} row{}, over fp32", kvcast::name(dtype),
         arithmetic == execute::Arithmetic::INT8 ? " in int8" : "", rows, rows == 1 ? "" : "s");

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,6 @@ inline constexpr std::uint64_t rows_of_decode[] = {2, 4, 8, 16, 32};
 /// which decode steps have.
 inline constexpr std::uint64_t large_rows = 512;
 inline constexpr std::uint64_t ridge_rows[] = {8, 16, 32};
-/// Rows of the products that read weights as they are stored: up to execute::max_strip_rows() their
-/// own way.
-inline constexpr std::size_t rows_of_reads[] = {1, 2, 4, 8};
 /// The shortest prompt.
 inline constexpr std::uint64_t short_prompt = rows_of_prefill[0];
 /// Cache slots of the decode steps: far more than the caches of a core hold.
@@ -114,6 +112,8 @@ class CalibrationBench {
     Measurement ratio;
   };
   const std::vector<WeightReads>& weight_reads() const { return weight_reads_; }
+  /// Rows of these products: up to execute::max_strip_rows() stored weights are read their own way.
+  std::span<const std::size_t> rows_of_reads() const;
   /// Roofs of fewer threads.
   const std::vector<Samples>& by_threads() const { return by_threads_; }
 

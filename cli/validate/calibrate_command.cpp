@@ -249,7 +249,7 @@ void add_calibrate(Command app, const Globals& globals) {
         "rates are the peaks");
   c.add("--combine FILE.json", options->combine,
         "write the medians of these calibrations of one machine instead of measuring");
-  c.add("--quick", options->quick, "fewer rounds: under a minute");
+  c.add("--quick", options->quick, "fewer rounds and sizes: under a minute");
   c.add("--force", options->force, "write the file even if the machine is too noisy");
   c.add("--threads", options->threads).range(0, 1024);
   c.callback([options, &globals] { run(*options, globals); });

@@ -75,6 +75,7 @@ TEST_CASE("stored_blocks: products of all sizes are sums in fp64, within the rou
         const StoredWeight w(out, in, dtype);
         FloatStore store;
         const Matrix m = w.matrix(store);
+        const double largest_weight = w.largest();
         const std::vector<float> bias = whole_numbers(out, 2);
         for (const std::size_t rows : {1u, 2u, 3u, 4u, 7u, 24u, 25u, 60u}) {
           std::vector<float> x = whole_numbers(rows * in, 3);
@@ -88,7 +89,7 @@ TEST_CASE("stored_blocks: products of all sizes are sums in fp64, within the rou
               for (std::size_t i = 0; i < in; ++i) sum_of_x += std::abs(x[r * in + i]);
               // Each of in + 16 additions rounds a sum of at most three times the largest numbers:
               // a scaled number and its minimum may be twice as large as what they add up to.
-              const double largest = 3 * w.largest() * sum_of_x + std::abs(bias[0]) + 8;
+              const double largest = 3 * largest_weight * sum_of_x + std::abs(bias[0]) + 8;
               const double bound = std::ldexp(static_cast<double>(in + 16) * largest, -24);
               for (std::size_t o = 0; o < out; ++o) {
                 double sum = with_bias ? bias[o] : 0;
