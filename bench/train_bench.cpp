@@ -25,6 +25,7 @@ struct Options {
   std::size_t seq_len = 512;
   std::uint64_t batch = 8;
   std::uint64_t micro_batches = 1;
+  std::uint64_t loss_chunks = 1;
   std::vector<std::string> recompute{"none", "selective", "full"};
   std::string python;  ///< with torch and transformers; empty: no peer
   int repeats = 5;
@@ -44,6 +45,7 @@ void measure(const Checkpoint& checkpoint, const Options& o, Recompute recompute
   settings.batch = o.batch;
   settings.micro_batches = o.micro_batches;
   settings.recompute = recompute;
+  settings.loss_chunks = o.loss_chunks;
   Trainer trainer(checkpoint, {}, settings);
   const std::uint64_t tokens = o.batch * o.seq_len;
   TokenWindows text(execute::made_up_prompt(tokens + 1, checkpoint.architecture().vocab_size),
@@ -110,6 +112,7 @@ int main(int argc, char** argv) {
   app.add_option("--seq-len", o.seq_len, "tokens of a sequence")->check(CLI::PositiveNumber);
   app.add_option("--batch", o.batch, "sequences of a step")->check(CLI::PositiveNumber);
   app.add_option("--micro-batches", o.micro_batches, "")->check(CLI::PositiveNumber);
+  app.add_option("--loss-chunks", o.loss_chunks, "parts of each sequence in the loss");
   app.add_option("--recompute", o.recompute, "none, selective or full; repeatable");
   app.add_option("--pytorch", o.python,
                  "a Python with torch and transformers, a peer of the grade none");

@@ -153,6 +153,7 @@ TrainingForecaster::TrainingForecaster(const Configuration& c, const TrainingOpt
       stages_(c.parallelism.pp),
       devices_(c.parallelism.devices()),
       virtual_stages_(virtual_stages),
+      loss_chunks_(options.loss_chunks),
       sharded_(sharded),
       mode_(c.mode) {
   for (const LayerShape& layer : c.architecture.decoder.layers) {
@@ -279,6 +280,7 @@ TrainingForecaster::Passes TrainingForecaster::passes(const Part& part,
     throw Error("a step of training", "a batch, a sequence or micro-batches of 0",
                 "at least 1 of each");
   }
+  check_loss_chunks(loss_chunks_, p.seq_len);
   if (p.batch < replicas_) {
     throw Error("--batch", std::to_string(p.batch),
                 "at least a sequence for each of the " + std::to_string(replicas_) + " replicas");

@@ -148,6 +148,7 @@ class TrainingForecaster {
   std::uint64_t stages_ = 1;
   std::uint64_t devices_ = 1;
   std::uint64_t virtual_stages_ = 1;
+  std::uint64_t loss_chunks_ = 1;
   ShardedStates sharded_;
   DType gradient_dtype_ = DType::FP32;
   Mode mode_;

@@ -95,6 +95,7 @@ ordered_json training_json(const Configuration& c, const TrainingFlags& flags,
       {"recompute", flags.recompute},
       {"zero", flags.zero},
       {"dropout", flags.dropout},
+      {"loss_chunks", parse_token_count(flags.loss_chunks, "--loss-chunks")},
       {"gradient_dtype", name(forecaster.gradient_dtype())},
       {"state_dtype", flags.state_dtype},
       {"mode", roofline::name(c.mode)},
@@ -224,6 +225,9 @@ void TrainingFlags::add_to(Command c) {
   c.add("--dropout P", dropout,
         "chance of a number to be dropped from embeddings, branches and eager probabilities")
       .group(training_heading);
+  c.add("--loss-chunks N", loss_chunks,
+        "parts of each sequence whose logits and loss are computed one by one, there and back")
+      .group(training_heading);
   c.add("--virtual-stages N", virtual_stages,
         "with --pp, parts of the layers that each stage has and works on in turn")
       .group(training_heading);
@@ -237,6 +241,7 @@ void TrainingFlags::check() const {
                                     {"--optimizer", optimizer != none.optimizer},
                                     {"--zero", zero != none.zero},
                                     {"--dropout", dropout != none.dropout},
+                                    {"--loss-chunks", loss_chunks != none.loss_chunks},
                                     {"--virtual-stages", virtual_stages != none.virtual_stages},
                                     {"--gradient-dtype", !gradient_dtype.empty()},
                                     {"--state-dtype", state_dtype != none.state_dtype}}) {
@@ -260,6 +265,7 @@ void estimate_training(const RequestOptions& request, const TrainingFlags& flags
   }
   options.states = parse_flag("--state-dtype", flags.state_dtype, parse_dtype);
   options.dropout = flags.dropout;
+  options.loss_chunks = parse_token_count(flags.loss_chunks, "--loss-chunks");
   const ShardedStates sharded = parse_flag("--zero", flags.zero, roofline::parse_zero);
   const TrainingForecaster forecaster(c, options, sharded,
                                       parse_token_count(flags.virtual_stages, "--virtual-stages"));

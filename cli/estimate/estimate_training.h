@@ -21,6 +21,7 @@ struct TrainingFlags {
   std::string state_dtype = "fp32";
   std::string zero = "0";
   std::string virtual_stages = "1";
+  std::string loss_chunks = "1";
   double dropout = 0;
 
   void add_to(Command command);

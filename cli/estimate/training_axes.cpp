@@ -10,6 +10,7 @@ using measure::or_default;
 void TrainingAxes::add_to(Command c) {
   c.add("--train", train, "a step of training at each point, as kvcast estimate --train");
   c.add("--dropout P", dropout, "with --train: as kvcast estimate");
+  c.add("--loss-chunks N", loss_chunks, "with --train: as kvcast estimate");
   c.add("--gradient-dtype DTYPE", gradient_dtype,
         "with --train: default: the engine's, else that of the weights");
   c.add("--state-dtype DTYPE", state_dtype, "with --train: of the optimizer's states");
@@ -28,6 +29,7 @@ void TrainingAxes::set_sizes(reports::SweepSpec& spec) const {
       refuse(reports::flag_of(axis.key), !(spec.*axis.values).empty());
     }
     refuse("--dropout", dropout != none.dropout);
+    refuse("--loss-chunks", loss_chunks != none.loss_chunks);
     refuse("--gradient-dtype", !gradient_dtype.empty());
     refuse("--state-dtype", state_dtype != none.state_dtype);
     return;
@@ -52,6 +54,7 @@ reports::TrainingSweep TrainingAxes::over(const reports::SweepGrid& grid) const 
   }
   check_dropout(dropout, "--dropout");
   sweep.options.dropout = dropout;
+  sweep.options.loss_chunks = parse_token_count(loss_chunks, "--loss-chunks");
   sweep.options.states = parse_flag("--state-dtype", state_dtype, parse_dtype);
   return sweep;
 }

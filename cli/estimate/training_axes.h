@@ -10,6 +10,7 @@ namespace kvcast::cli {
 
 struct TrainingAxes {
   bool train = false;
+  std::string loss_chunks = "1";
   double dropout = 0;
   std::string gradient_dtype;
   std::string state_dtype = "fp32";

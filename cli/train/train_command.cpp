@@ -243,6 +243,9 @@ void add_train(Command app, const Globals& globals) {
         "[1 over the layers]")
       .group(of_kvp);
   c.add("--recompute WHAT", o->recompute, "on the way back: none, selective or full").group(of_run);
+  c.add("--loss-chunks N", o->loss_chunks,
+        "parts of each sequence whose logits and loss are computed one by one, there and back")
+      .group(of_run);
   c.add("--output,-o FOLDER", o->output, "for checkpoints and metrics.csv")
       .required()
       .group(of_run);

@@ -79,6 +79,7 @@ TrainSettings parse_settings(const TrainOptions& o, std::uint64_t ranks) {
     s.consistency_loss = parse_share(o.consistency_weight, "--consistency-weight");
   }
   s.recompute = parse_flag("--recompute", o.recompute, parse_recompute);
+  s.loss_chunks = parse_token_count(o.loss_chunks, "--loss-chunks");
   s.count = o.count;
   if (s.count && ranks > 1) {
     throw Error("--count", fmt::format("{} ranks, each with a part of the work", ranks),
@@ -107,6 +108,7 @@ ordered_json settings_json(const TrainOptions& o, const TrainSettings& s, std::u
           {"steps", s.rate.steps},
           {"batch", s.batch},
           {"micro_batches", s.micro_batches},
+          {"loss_chunks", s.loss_chunks},
           {"learning_rate", s.rate.peak},
           {"last_learning_rate", s.rate.last},
           {"warmup", s.rate.warmup_steps},
@@ -286,6 +288,7 @@ std::unique_ptr<TrainingJob> prepare_training(const TrainOptions& o, const Globa
       parse_settings(o, ranks != nullptr ? ranks->messenger().ranks() : 1);
   const std::uint64_t steps = settings.rate.steps;
   const std::uint64_t seq_len = parse_token_count(o.seq_len, "--seq-len");
+  check_loss_chunks(settings.loss_chunks, seq_len);
   const std::uint64_t save_every =
       o.save_every.empty() ? steps : parse_token_count(o.save_every, "--save-every");
   const std::uint64_t validate_every =

@@ -41,6 +41,7 @@ struct TrainOptions {
   std::string auxiliary_weight = "1";
   std::string consistency_weight;  ///< empty: 1 over the layers
   std::string recompute = "none";
+  std::string loss_chunks = "1";
   std::string output;
   std::string save_every;      ///< empty: at the end
   std::string validate_every;  ///< empty: at the end

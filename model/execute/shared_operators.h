@@ -793,11 +793,27 @@ void run_shared(X& x, const CacheEvict& op) {
 
 template <typename X>
 void run_shared(X& x, const JoinRows&) {
-  const std::size_t past = x.in_shape(0)[1] * x.out_shape()[2];
-  const std::size_t rows = x.in_shape(1)[1] * x.out_shape()[2];
   x.each(x.out_shape()[0], x.out_shape().elements(), [&](std::size_t b) {
-    x.move(0, b, 0, 0, past);
-    x.move(1, b, 0, past, rows);
+    std::size_t to = 0;
+    for (std::size_t i = 0; i < x.call.inputs.size(); ++i) {
+      const std::size_t n = x.in_shape(i).sequence_elements();
+      x.move(i, b, 0, to, n);
+      to += n;
+    }
+  });
+}
+
+template <typename X>
+void run_shared(X& x, const SplitRows&) {
+  x.each(x.out_shape()[0], x.in_shape(0).elements(), [&](std::size_t b) {
+    std::size_t from = 0;
+    for (std::size_t i = 0; i <= x.call.more_outputs.size(); ++i) {
+      const Shape& part = i == 0 ? x.out_shape() : x.call.more_outputs[i - 1].shape;
+      for (std::size_t e = 0; e < part.sequence_elements(); ++e) {
+        x.put(b, e, x.value(0, b, from + e), i);
+      }
+      from += part.sequence_elements();
+    }
   });
 }
 

@@ -366,8 +366,12 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
   } else if (last) {
     x = r.last_token(x);
   }
-  const Value logits = record_head(r, a, final_norm(r, stack, x));
-  r.output(logits);
+  x = final_norm(r, stack, x);
+  Value logits = x;
+  for (const Value chunk : r.split_rows("loss_chunks", x, r.loss_chunks())) {
+    logits = record_head(r, a, chunk);
+    r.output(logits);
+  }
   return logits;
 }
 

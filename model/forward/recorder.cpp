@@ -392,6 +392,24 @@ std::vector<Value> Recorder::mix_streams(std::string_view label, const std::vect
           onto.size(), {"", info(onto[0]).shape, info(onto[0]).dtype, Storage::Activations, {}}));
 }
 
+std::vector<Value> Recorder::split_rows(std::string_view label, Value x, std::uint64_t parts) {
+  if (parts == 1) return {x};
+  const Count rows = info(x).shape[1];
+  const auto denominator = static_cast<std::int64_t>(parts);
+  const auto begin = [&](std::uint64_t part) {
+    if (part == 0 || part == parts) return part == 0 ? Count() : rows;
+    return symbols_.whole_chunks(rows * part, parts).scaled(1, denominator);
+  };
+  std::vector<TensorInfo> infos(parts, info(x));
+  for (std::uint64_t i = 0; i < parts; ++i) {
+    std::vector<Count> shape = infos[i].shape;
+    shape[1] = begin(i + 1) - begin(i);
+    infos[i] = {"", std::move(shape), infos[i].dtype, Storage::Activations, {}};
+  }
+  return graph_.add_node({SplitRows{}, {x}, {}, std::string(label), phase_, layer_},
+                         std::move(infos));
+}
+
 Value Recorder::repeat_rows(std::string_view label, Value x, std::uint64_t times) {
   if (times == 1) return x;
   const std::uint64_t features = info(x).shape.back().constant();

@@ -125,6 +125,9 @@ class Recorder {
 
   /// Of passes of training, the chance of a number to be dropped where dropped() is asked.
   void use_dropout(double probability) { dropout_ = probability; }
+  /// Of passes of training, the parts of each sequence whose logits are computed one by one.
+  void use_loss_chunks(std::uint64_t chunks) { loss_chunks_ = chunks; }
+  std::uint64_t loss_chunks() const { return loss_chunks_; }
   /// Prefixes of the names that follow: one pass may read weights of several models.
   void use(NamePrefixes prefixes) { prefixes_ = std::move(prefixes); }
   /// The weights that follow are of this model, which must outlive the recording.
@@ -216,6 +219,8 @@ class Recorder {
   /// `mixed` into `onto`, one result for each of these; see MixStreams.
   std::vector<Value> mix_streams(std::string_view label, const std::vector<Value>& mixed,
                                  const std::vector<Value>& onto, Value coefficients);
+  /// The rows of each sequence in parts of as many, or one more.
+  std::vector<Value> split_rows(std::string_view label, Value x, std::uint64_t parts);
   /// Each row `times` times side by side.
   Value repeat_rows(std::string_view label, Value x, std::uint64_t times);
   Value join_heads(std::string_view label, const JoinHeads& op, Value a, Value b);
@@ -335,6 +340,7 @@ class Recorder {
   Graph graph_;
   std::map<std::string, Value, std::less<>> weights_;
   double dropout_ = 0;
+  std::uint64_t loss_chunks_ = 1;
   std::optional<Value> dropout_seed_;
   std::uint64_t num_dropouts_ = 0;
   std::vector<Value> shared_;          ///< results of once()

@@ -238,6 +238,10 @@ class Adjoint {
     back_.contribute(in(0), add(PlaceFeatures{op.first}, "gradient", {g_}, in(0)));
   }
 
+  void operator()(const SplitRows&) {
+    back_.contribute(in(0), add(JoinRows{}, "gradient", gradients_, in(0)));
+  }
+
   void operator()(const Elementwise& op) {
     switch (op.function) {
       case Function::Xielu:
@@ -383,7 +387,7 @@ class Adjoint {
 }  // namespace
 
 std::vector<TensorId> results_with_gradient(const Node& node) {
-  if (is_any<MixStreams>(node.op)) return node.outputs;
+  if (is_any<MixStreams, SplitRows>(node.op)) return node.outputs;
   return {node.outputs[is_any<Route>(node.op) ? 1 : 0]};
 }
 

@@ -83,12 +83,17 @@ class Differentiation final : public Backward {
   TrainingPass take() {
     find_active();
     find_needed();
-    for (std::size_t n = 0; n < forward_.nodes().size(); ++n) {
-      if (needed_[n]) copy(n);
-    }
+    const std::vector<std::vector<std::size_t>> chunks = nodes_by_chunk();
+    const auto copy_all = [&](const std::vector<std::size_t>& nodes) {
+      for (const std::size_t n : nodes) copy(n);
+    };
+    copy_all(chunks[0]);
     const auto forward_nodes = static_cast<std::uint32_t>(graph_.nodes().size());
-    for (std::size_t n = forward_.nodes().size(); n-- > 0;) {
-      if (needed_[n]) go_back(n);
+    // To the loss of a chunk and back to its rows before the next one begins: only one is alive.
+    for (std::size_t chunk = chunks.size(); chunk-- > 0;) {
+      if (chunk > 0) copy_all(chunks[chunk]);
+      const std::vector<std::size_t>& nodes = chunks[chunk];
+      std::for_each(nodes.rbegin(), nodes.rend(), [&](std::size_t n) { go_back(n); });
     }
     for (const auto& [weight, gradient] : of_weights_) graph_.mark_output(gradient);
     return {std::move(graph_), {forward_nodes}};
@@ -186,6 +191,22 @@ class Differentiation final : public Backward {
         layers_read_[id.index].emplace_back(node);
       }
     }
+  }
+
+  /// The needed nodes that work on a part of SplitRows, by part from 1 on; and first all others.
+  std::vector<std::vector<std::size_t>> nodes_by_chunk() const {
+    std::vector<std::vector<std::size_t>> nodes(1);
+    std::vector<std::size_t> chunk_of(forward_.tensors().size(), 0);
+    for (std::size_t n = 0; n < forward_.nodes().size(); ++n) {
+      const Node& node = forward_.nodes()[n];
+      const std::size_t chunk = node.inputs.empty() ? 0 : chunk_of[node.inputs[0].index];
+      for (const TensorId id : node.outputs) {
+        chunk_of[id.index] = is_any<SplitRows>(node.op) ? nodes.size() : chunk;
+        nodes.resize(std::max(nodes.size(), chunk_of[id.index] + 1));
+      }
+      if (needed_[n]) nodes[chunk].push_back(n);
+    }
+    return nodes;
   }
 
   /// The forward tensor in the graph.

@@ -543,10 +543,16 @@ struct CacheEvict {
   bool operator==(const CacheEvict&) const = default;
 };
 
-/// Rows one after another in memory, as torch.cat.  Inputs: past [batch, past, features], rows
-/// [batch, n, features]; output [batch, past + n, features]. All rows are read and written.
+/// Rows one after another in memory, as torch.cat.  Inputs: parts [batch, n_i, ...], such as a
+/// cache and new rows; output [batch, Σ n_i, ...]. All rows are read and written.
 struct JoinRows {
   static constexpr OpTraits traits{"join_rows", RateClass::Vector};
+};
+
+/// The rows of each sequence in parts, one after the other.  Input: [batch, Σ n_i, ...]; outputs:
+/// parts [batch, n_i, ...]. All rows are read and written.
+struct SplitRows {
+  static constexpr OpTraits traits{"split_rows", RateClass::Vector};
 };
 
 /// Sends rows of a cache to another rank of the run (model/methods/placement.h).

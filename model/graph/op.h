@@ -16,16 +16,16 @@ using Op = std::variant<
     Embedding, Linear, HeadLinear, AttentionScores, AttentionValues, SparseValues, ChooseKeys,
     TiledAttention, LargestProbability, Softmax, Elementwise, GatedActivation, RowMean, RmsNorm,
     LayerNorm, Rope, RopeAngles, RotateHalf, ScaleByPosition, Route, ExpertLinear, CombineExperts,
-    MixStreams, JoinHeads, SliceFeatures, CacheAppend, CacheEvict, JoinRows, Send, Receive,
-    Collective, DispatchTokens, ReturnTokens, RepeatHeads, LastToken, KeepTokens, GatherRows,
-    DropTokens, MissingTokens, TokenRows, TokenStates, StoreStates, TokenMask, FirstSeen, Conv1d,
-    CausalConv, StateScan, RelativePositionBias, AlibiBias, CausalMask, DropoutMask, WeightGradient,
-    SumRepeats, SumHeads, SpreadMean, TransposedValues, TiledAttentionGradient, ElementwiseGradient,
-    XieluWeightGradient, GatedActivationGradient, SoftmaxGradient, RmsNormGradient,
-    LayerNormGradient, NormWeightGradient, ExpertInputGradient, ExpertWeightGradient,
-    ExpertBiasGradient, CombineExpertsGradient, RouteGradient, MixStreamsGradient,
-    CausalConvWeightGradient, StateScanGradient, SinkGradient, SplitHeads, PlaceFeatures,
-    ScatterAdd, CrossEntropy, MeanAbsoluteError, SumOfSquares, ClipFactor, AdamW>;
+    MixStreams, JoinHeads, SliceFeatures, CacheAppend, CacheEvict, JoinRows, SplitRows, Send,
+    Receive, Collective, DispatchTokens, ReturnTokens, RepeatHeads, LastToken, KeepTokens,
+    GatherRows, DropTokens, MissingTokens, TokenRows, TokenStates, StoreStates, TokenMask,
+    FirstSeen, Conv1d, CausalConv, StateScan, RelativePositionBias, AlibiBias, CausalMask,
+    DropoutMask, WeightGradient, SumRepeats, SumHeads, SpreadMean, TransposedValues,
+    TiledAttentionGradient, ElementwiseGradient, XieluWeightGradient, GatedActivationGradient,
+    SoftmaxGradient, RmsNormGradient, LayerNormGradient, NormWeightGradient, ExpertInputGradient,
+    ExpertWeightGradient, ExpertBiasGradient, CombineExpertsGradient, RouteGradient,
+    MixStreamsGradient, CausalConvWeightGradient, StateScanGradient, SinkGradient, SplitHeads,
+    PlaceFeatures, ScatterAdd, CrossEntropy, MeanAbsoluteError, SumOfSquares, ClipFactor, AdamW>;
 
 /// "linear", "tiled_attention", ...; an element-wise operator has its function's name.
 std::string_view name(const Op& op);

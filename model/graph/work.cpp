@@ -188,6 +188,11 @@ class OpWork {
     return moved(0, shape[0] * op.moved * shape[2]);
   }
   Work operator()(const JoinRows&) const { return traffic(); }
+  Work operator()(const SplitRows&) const {
+    Work w = traffic();
+    write_others(w);
+    return w;
+  }
   Work operator()(const Send&) const { return moved(0, output().elements()); }
   Work operator()(const Receive&) const {
     const std::size_t message = num_inputs() - 1;

@@ -99,12 +99,13 @@ class JoinedPasses {
   std::map<std::pair<Storage, std::string>, TensorId> known_;
 };
 
-/// The logits of a pass: its output that is no cache.
-std::optional<TensorId> logits_of(const Graph& pass) {
+/// The logits of a pass, of each part of the sequences: its outputs that are no caches.
+std::vector<TensorId> logits_of(const Graph& pass) {
+  std::vector<TensorId> logits;
   for (const TensorId id : pass.outputs()) {
-    if (pass.tensor(id).storage == Storage::Activations) return id;
+    if (pass.tensor(id).storage == Storage::Activations) logits.push_back(id);
   }
-  return {};
+  return logits;
 }
 
 Node head_node(Op op, std::vector<TensorId> inputs, std::string label) {
@@ -115,10 +116,10 @@ TensorId target_share(JoinedPasses& passes) {
   return passes.input(result(std::string(target_share_name), {1}, DType::FP32));
 }
 
-/// The cross-entropy of a pass's logits, which are summed over in fp32 at least. A `fused` one
-/// widens what it reads and narrows the gradient that it writes; else both are tensors.
+/// The cross-entropy of logits, which are summed over in fp32 at least. A `fused` one widens what
+/// it reads and narrows the gradient that it writes; else both are tensors.
 /// Source: karpathy/llm.c, llmc/fused_classifier.cuh; transformers 5.17, loss/loss_utils.py.
-void add_loss(JoinedPasses& passes, TensorId logits, const CrossEntropy& op,
+void add_loss(JoinedPasses& passes, TensorId logits, TensorId targets, const CrossEntropy& op,
               const std::string& name, bool fused) {
   Graph& graph = passes.graph();
   const TensorInfo info = graph.tensor(logits);
@@ -128,10 +129,34 @@ void add_loss(JoinedPasses& passes, TensorId logits, const CrossEntropy& op,
     logits = graph.add_node(head_node(Elementwise{Function::Copy}, {logits}, "cast_logits"),
                             result("", info.shape, wide));
   }
-  const TensorId targets =
-      passes.input(result(std::string(targets_name), {info.shape[0], info.shape[1]}, DType::FP32));
   graph.add_node(head_node(op, {logits, targets, target_share(passes)}, name),
                  {result("", info.shape, casts ? wide : info.dtype), result(name, {1}, wide)});
+}
+
+/// The losses of all parts of a pass's sequences: `name`, or "name.0" and so on. `at`: the pass's
+/// tensors where it was added.
+void add_losses(JoinedPasses& passes, const Graph& pass, const std::vector<TensorId>& at,
+                const CrossEntropy& op, const std::string& name, bool fused) {
+  const std::vector<TensorId> logits = logits_of(pass);
+  if (logits.empty()) return;  // a stage that sends states
+  Graph& graph = passes.graph();
+  std::vector<TensorInfo> parts;
+  Count rows;
+  const Count batch = pass.tensor(logits[0]).shape[0];
+  for (const TensorId id : logits) {
+    const Count& own = pass.tensor(id).shape[1];
+    parts.push_back(result("", {batch, own}, DType::FP32));
+    rows += own;
+  }
+  std::vector<TensorId> targets{
+      passes.input(result(std::string(targets_name), {batch, rows}, DType::FP32))};
+  if (parts.size() > 1) {
+    targets = graph.add_node(head_node(SplitRows{}, targets, "target_chunks"), std::move(parts));
+  }
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    add_loss(passes, at[logits[i].index], targets[i], op,
+             logits.size() == 1 ? name : fmt::format("{}.{}", name, i), fused);
+  }
 }
 
 /// The last result of a layer's operators with one of these labels.
@@ -168,6 +193,7 @@ Graph record_forward(const Plan& plan, const Lowering& lowering, const TrainingO
   const auto record_base = [&](const AttentionMethod& attention) {
     Recorder r(plan.symbols, lowering, {}, nullptr, sharding);
     r.use_dropout(options.dropout);
+    r.use_loss_chunks(options.loss_chunks);
     Pass pass{symbol::batch, symbol::prompt_len, 0, {}, Logits::All, attention, plan.cross};
     record_decoder(r, plan.model, pass);
     return r.take();
@@ -176,27 +202,25 @@ Graph record_forward(const Plan& plan, const Lowering& lowering, const TrainingO
   JoinedPasses passes;
   const Graph base = record_base(plan.base_attention());
   if (plan.helpers.empty()) {
-    const std::vector<TensorId> at = passes.add(base);
-    if (const std::optional<TensorId> logits = logits_of(base)) {  // else a stage that sends states
-      add_loss(passes, at[logits->index], {1, options.z_loss}, "loss", fused);
-    }
+    add_losses(passes, base, passes.add(base), {1, options.z_loss}, "loss", fused);
     return std::move(passes.graph());
   }
   if (options.base_loss + options.auxiliary_loss + options.consistency_loss == 0) {
     throw Error("training", "losses that all have a weight of 0", "one above it");
   }
   Recorder r(plan.symbols, lowering, plan.helpers.front().pass.prefixes);
+  r.use_loss_chunks(options.loss_chunks);
   plan.helpers.front().record(r, plan);
   const Graph auxiliary = r.take();
   const Graph own = record_base(plain_attention);
   const std::vector<TensorId> helper_at = passes.add(auxiliary, "auxiliary.");
   if (options.auxiliary_loss > 0) {
-    add_loss(passes, helper_at[logits_of(auxiliary)->index],
-             {options.auxiliary_loss, options.z_loss}, "auxiliary_loss", fused);
+    add_losses(passes, auxiliary, helper_at, {options.auxiliary_loss, options.z_loss},
+               "auxiliary_loss", fused);
   }
   if (options.base_loss > 0) {
-    add_loss(passes, passes.add(base)[logits_of(base)->index], {options.base_loss, options.z_loss},
-             "base_loss", fused);
+    add_losses(passes, base, passes.add(base), {options.base_loss, options.z_loss}, "base_loss",
+               fused);
   }
   if (options.consistency_loss == 0) return std::move(passes.graph());
   const std::vector<TensorId> own_at = passes.add(own, "targets.");
@@ -319,6 +343,12 @@ void check_heads(const Architecture& a, std::uint64_t tp) {
 void check_dropout(double probability, const std::string& place) {
   if (probability >= 0 && probability < 1) return;
   throw Error(place, fmt::format("{}", probability), "from 0 to below 1");
+}
+
+void check_loss_chunks(std::uint64_t chunks, std::uint64_t seq_len) {
+  if (chunks >= 1 && chunks <= seq_len) return;
+  throw Error("--loss-chunks", std::to_string(chunks),
+              fmt::format("from 1 to the {} tokens of a sequence", seq_len));
 }
 
 TrainingRecording record_training(const Architecture& configured,

@@ -26,6 +26,9 @@ struct TrainingOptions {
   /// Of embeddings, of what a layer's branches give (before a norm behind it), and of eager
   /// attention's probabilities; a tiled attention draws its own without memory, and has none here.
   double dropout = 0;
+  /// Parts of each sequence whose logits live one after another: the head's product and the loss of
+  /// a part are followed by their way back. Nothing is computed twice.
+  std::uint64_t loss_chunks = 1;
   /// Of KV Prediction's three losses: the base's cross-entropy, the auxiliary's, and the sum over
   /// layers of the mean absolute errors of keys and values. The paper's last one is 1 over the
   /// layers, the released configurations' 1.
@@ -50,6 +53,8 @@ struct TrainingOptions {
 
 /// Throws Error for a chance that is not from 0 to below 1.
 void check_dropout(double probability, const std::string& place);
+/// Throws Error for parts without a token.
+void check_loss_chunks(std::uint64_t chunks, std::uint64_t seq_len);
 
 /// Symbols: `batch` sequences of a micro-batch, `prompt_len` tokens of each. What is of the whole
 /// model is left 0 in later stages of a pipeline.

@@ -32,6 +32,7 @@ constexpr const char* progress_file = "training.json";
 TrainingOptions options_of(const TrainSettings& s, const Architecture& base) {
   TrainingOptions options;
   options.recompute = s.recompute;
+  options.loss_chunks = s.loss_chunks;
   options.z_loss = s.z_loss;
   options.optimizer.weight_decay = s.weight_decay;
   options.base_loss = s.base_loss;

@@ -38,7 +38,8 @@ struct TrainSettings {
   std::optional<double> consistency_loss = {};  ///< absent: 1 over the base's layers
   std::uint64_t seed = 1;                       ///< of linear maps that no folder is named for
   Recompute recompute = Recompute::None;
-  bool count = false;  ///< steps run in plain loops, see Trainer::counted()
+  std::uint64_t loss_chunks = 1;  ///< see TrainingOptions
+  bool count = false;             ///< steps run in plain loops, see Trainer::counted()
   Lowering lowering = {Kernels::Fused, Kernels::Fused, DType::FP32, DType::FP32, DType::FP32};
 };
 

@@ -112,8 +112,9 @@ SweepResult run_training_sweep(const TrainingSweep& s, const SweepOptions& optio
   for (const Recompute r : s.recompute) fingerprint += fmt::format(" {}", name(r));
   for (const auto z : s.zero) fingerprint += fmt::format(" {}", static_cast<int>(z));
   for (const std::uint64_t v : s.virtual_stages) fingerprint += fmt::format(" v{}", v);
-  fingerprint += fmt::format(" {} {} {}", s.options.dropout, name(s.options.states),
-                             s.options.gradients ? name(*s.options.gradients) : "");
+  fingerprint +=
+      fmt::format(" {} {} {} {}", s.options.dropout, s.options.loss_chunks, name(s.options.states),
+                  s.options.gradients ? name(*s.options.gradients) : "");
   Forecasters forecasters(s);
   return run_row_sweep(
       {fmt::format("{},{}\n", configuration_columns, training_columns), fingerprint, s.num_points(),

@@ -38,6 +38,21 @@ TEST_CASE("estimate --train: the contract's keys, in base units") {
   CHECK(full["model_flops"] == j["model_flops"]);
 }
 
+TEST_CASE("estimate --train: of a loss in chunks one chunk's logits are alive") {
+  const auto activations = [](const std::string& flags) {
+    const json j = run_json(
+        "estimate --train --quiet --model llama-3.2-1b --hardware h100-sxm "
+        "--batch 8 --seq-len 4096 --recompute full --dtype bf16 --json " +
+        flags);
+    return j["activation_bytes"].get<double>();
+  };
+  // 8 x 4,096 rows of 128,256 logits in bf16 are 8.4 GB. Halves of them are still what is largest.
+  const double half = 8.0 * 2048 * 128256 * 2;
+  const double saved = activations("") - activations("--loss-chunks 2");
+  CHECK(saved > 0.9 * half);
+  CHECK(saved < 1.1 * half);
+}
+
 TEST_CASE("estimate --train: weights in blocks that rows do not fill are whole bytes") {
   // Blocks of 128 x 128 with a scale do not divide all of deepseek-v3's weights, so that some would
   // take a fraction of a byte: this was a failed assertion. An element takes a byte; those of the
@@ -300,7 +315,8 @@ TEST_CASE("train --count: every FLOP and byte of a step is one that the recorded
   // Plain, with experts whose number a run finds, and with a state.
   for (const char* model : {"llama_mha", "mixtral", "falcon_h1"}) {
     CAPTURE(model);
-    for (const char* flags : {"", "--recompute full --micro-batches 2", "--recompute selective"}) {
+    for (const char* flags : {"", "--recompute full --micro-batches 2", "--recompute selective",
+                              "--loss-chunks 3 --micro-batches 2"}) {
       const json j = train(model, std::string("--steps 1 --count ") + flags);
       CHECK(j["counted_flops"] > 0);
       CHECK(j["counted_flops"] == j["analytic_flops"]);

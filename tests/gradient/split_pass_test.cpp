@@ -37,6 +37,7 @@ TrainingRecording recorded_part(const Architecture& a, Recompute recompute,
   l.weights = l.activations = l.cache = DType::FP64;
   TrainingOptions options;
   options.recompute = recompute;
+  options.loss_chunks = recompute == Recompute::Selective ? 3 : 1;
   options.gradients = DType::FP64;
   options.split = split;
   options.place = slice;

@@ -52,8 +52,9 @@ FixedInputs inputs_of(const Architecture& a) {
 }
 
 TrainingRecording recorded(const Architecture& a, const Lowering& lowering, Recompute recompute,
-                           double z_loss = 0, double dropout = 0) {
+                           double z_loss = 0, double dropout = 0, std::uint64_t loss_chunks = 1) {
   TrainingOptions options;
+  options.loss_chunks = loss_chunks;
   options.dropout = dropout;
   options.recompute = recompute;
   options.gradients = DType::FP64;
@@ -194,6 +195,67 @@ TEST_CASE(
     loss_at(0);
     CHECK(std::abs(along) > 1e-2);
     CHECK(difference_of_losses / (2 * step) == near(along).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("training pass: losses in chunks of rows leave the gradients, and a chunk's logits") {
+  // A tied table, soft caps and casts, a head of its own.
+  for (const std::string name : {"llama_gqa_llama3_rope", "gemma2", "falcon_h1"}) {
+    CAPTURE(name);
+    const Architecture a = architecture_of(name);
+    const FixedInputs inputs = inputs_of(a);
+    for (const Kernels k : {Kernels::Fused, Kernels::Eager}) {
+      std::optional<Gradients> whole;
+      std::optional<double> loss;
+      std::optional<std::uint64_t> flops;
+      for (const std::uint64_t chunks : {1U, 2U, 4U, 9U}) {  // of 9 tokens: 4 and 5, 2, 2, 2 and 3
+        CAPTURE(chunks);
+        const TrainingRecording r =
+            recorded(a, in_fp64(k, k), Recompute::Selective, 0.01, 0, chunks);
+        const SymbolValues symbols = r.symbols.resolve({batch, tokens, tokens});
+        PlainRun<double> run = counted_run(r.first.graph, symbols, inputs, 1);
+        counted_run(r.next.graph, symbols, inputs, 3);
+        double sum = 0;
+        std::uint64_t most_rows = 0;
+        std::size_t losses = 0;
+        for (const Node& n : r.first.graph.nodes()) {
+          if (!is_any<CrossEntropy>(n.op)) continue;
+          ++losses;
+          sum += run.numbers(n.outputs[1]).at(0);
+          most_rows = std::max(most_rows, r.first.graph.tensor(n.output()).shape[1].at(symbols));
+        }
+        CHECK(losses == chunks);
+        CHECK(most_rows == (tokens + chunks - 1) / chunks);
+        const Gradients gradients = gradients_of(r.first.graph, run);
+        if (!whole) whole = gradients;
+        if (!loss) loss = sum;
+        CHECK(difference(gradients, *whole) < 1e-13);
+        CHECK(sum == near(*loss).epsilon(1e-14));
+        const std::uint64_t own_flops = r.hardware_flops.at(symbols);
+        if (!flops) flops = own_flops;
+        CHECK(own_flops == *flops);
+        if (chunks != 4) continue;
+        const AdjointPair pair = adjoint_pair(r.first, symbols, inputs, 1);
+        CHECK(pair.size > 0);
+        CHECK(pair.error() < 1e-12);
+      }
+    }
+  }
+}
+
+TEST_CASE("training pass: with chunks of the loss the logits of one are alive") {
+  Architecture a = architecture_of("llama_gqa_llama3_rope");
+  a.vocab_size = 100000;
+  const auto peak = [&](std::uint64_t chunks) {
+    const TrainingRecording r =
+        recorded(a, in_fp64(Kernels::Fused, Kernels::Fused), Recompute::None, 0, 0, chunks);
+    return static_cast<double>(activation_bytes(r.first, r.symbols.resolve({batch, 64, 64})).peak);
+  };
+  const double logits = 8.0 * batch * 64 * 100000;
+  CHECK(peak(1) > logits);
+  // The rest: rows of 64 numbers or fewer, of which there are under a hundred.
+  for (const std::uint64_t chunks : {1U, 2U, 8U}) {
+    CHECK(peak(chunks) - logits / static_cast<double>(chunks) < 100.0 * 8 * batch * 64 * 64);
   }
 }
 

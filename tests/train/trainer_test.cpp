@@ -134,9 +134,11 @@ TEST_CASE("trainer: the same for any number of threads") {
   CHECK(runs[0] == runs[1]);
 }
 
-TEST_CASE("trainer: recomputation changes nothing, micro-batches but rounding") {
-  const auto run = [](Recompute recompute, std::uint64_t micro_batches) {
+TEST_CASE("trainer: recomputation changes nothing, micro-batches and chunks but rounding") {
+  const auto run = [](Recompute recompute, std::uint64_t micro_batches,
+                      std::uint64_t loss_chunks = 1) {
     TrainSettings s = short_run(5);
+    s.loss_chunks = loss_chunks;
     s.recompute = recompute;
     s.micro_batches = micro_batches;
     const Checkpoint model = tiny_model();
@@ -147,7 +149,12 @@ TEST_CASE("trainer: recomputation changes nothing, micro-batches but rounding") 
   const std::vector<double> plain = run(Recompute::None, 1);
   CHECK(run(Recompute::Full, 1) == plain);
   const std::vector<double> four = run(Recompute::None, 4);
-  for (std::size_t i = 0; i < 5; ++i) CHECK(four[i] == doctest::Approx(plain[i]).epsilon(1e-4));
+  const std::vector<double> chunks = run(Recompute::None, 1, 5);
+  CHECK(chunks != plain);
+  for (std::size_t i = 0; i < 5; ++i) {
+    CHECK(four[i] == doctest::Approx(plain[i]).epsilon(1e-4));
+    CHECK(chunks[i] == doctest::Approx(plain[i]).epsilon(1e-4));
+  }
 }
 
 TEST_CASE("trainer: resumed training goes on bit for bit, from a checkpoint that others read") {
@@ -288,6 +295,15 @@ TEST_CASE("trainer: KV Prediction trains the auxiliary model and the maps, and r
     TokenWindows same = text_of(400, 16);
     Trainer recomputing(base, given, other);
     CHECK(losses_of(recomputing, same, 6) == expected);
+  }
+  TrainSettings in_chunks = settings;
+  in_chunks.loss_chunks = 3;
+  TokenWindows same_text = text_of(400, 16);
+  Trainer chunked(base, given, in_chunks);
+  CHECK(chunked.loss_parts() == whole.loss_parts());
+  const std::vector<double> losses = losses_of(chunked, same_text, 6);
+  for (std::size_t i = 0; i < 6; ++i) {
+    CHECK(losses[i] == doctest::Approx(expected[i]).epsilon(1e-4));
   }
   TokenWindows again = text_of(400, 16);
   {
