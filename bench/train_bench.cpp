@@ -112,7 +112,9 @@ int main(int argc, char** argv) {
   app.add_option("--seq-len", o.seq_len, "tokens of a sequence")->check(CLI::PositiveNumber);
   app.add_option("--batch", o.batch, "sequences of a step")->check(CLI::PositiveNumber);
   app.add_option("--micro-batches", o.micro_batches, "")->check(CLI::PositiveNumber);
-  app.add_option("--loss-chunks", o.loss_chunks, "parts of each sequence in the loss");
+  app.add_option("--loss-chunks", o.loss_chunks,
+                 "parts of each sequence in the loss, not PyTorch's")
+      ->check(CLI::PositiveNumber);
   app.add_option("--recompute", o.recompute, "none, selective or full; repeatable");
   app.add_option("--pytorch", o.python,
                  "a Python with torch and transformers, a peer of the grade none");

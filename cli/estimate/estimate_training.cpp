@@ -155,12 +155,13 @@ std::string training_text(const RequestOptions& request, const Configuration& c,
   const auto share = [&](double s) { return fmt::format("{:.1f} %", 100 * s / f.step_s); };
   std::string text = fmt::format(
       "training {} on {}{}, {}, {} sequences of {} tokens a step, {} attention, recomputing {}, "
-      "{}{}\n",
+      "{}{}{}\n",
       c.architecture.name,
       c.parallelism.is_one() ? "" : fmt::format("{} x ", c.parallelism.devices()),
       c.hardware.description, to_string(c.methods), p.batch, p.seq_len,
-      kernels_name(c.lowering.attention), flags.recompute, roofline::name(c.mode),
-      default_dtype_text(request, c.architecture));
+      kernels_name(c.lowering.attention), flags.recompute,
+      flags.loss_chunks == "1" ? "" : fmt::format("loss in {} chunks, ", flags.loss_chunks),
+      roofline::name(c.mode), default_dtype_text(request, c.architecture));
   if (!c.parallelism.is_one()) {
     text += fmt::format("{} on {}", to_string(c.parallelism), c.interconnect->name());
     if (const std::uint64_t v = forecaster.virtual_stages(); v > 1) {

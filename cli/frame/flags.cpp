@@ -85,7 +85,7 @@ constexpr Row table[] = {
      devices},
     {"--platform", "", "NAME",
      "what joins the devices (kvcast platform list), or a JSON file; default: the hardware's "
-     "node; of kvr and tsp its link",
+     "node; for kvr and tsp the hardware's link",
      devices},
     {"--link", "", "NAME", "name of a link in the hardware file, such as nvlink", devices},
     {"--link-gb-per-s", "", "GB/S",

@@ -193,7 +193,8 @@ class Differentiation final : public Backward {
     }
   }
 
-  /// The needed nodes that work on a part of SplitRows, by part from 1 on; and first all others.
+  /// The needed nodes whose first input is of a part of SplitRows, by part from 1 on; and first all
+  /// others. Nodes of two parts have nothing of each other; targets' parts have none.
   std::vector<std::vector<std::size_t>> nodes_by_chunk() const {
     std::vector<std::vector<std::size_t>> nodes(1);
     std::vector<std::size_t> chunk_of(forward_.tensors().size(), 0);

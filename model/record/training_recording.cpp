@@ -99,6 +99,10 @@ class JoinedPasses {
   std::map<std::pair<Storage, std::string>, TensorId> known_;
 };
 
+/// Each chunk's lengths are terms of the costs, of which a step has at most 128
+/// (roofline/step_cost.cpp).
+constexpr std::uint64_t most_loss_chunks = 64;
+
 /// The logits of a pass, of each part of the sequences: its outputs that are no caches.
 std::vector<TensorId> logits_of(const Graph& pass) {
   std::vector<TensorId> logits;
@@ -346,14 +350,17 @@ void check_dropout(double probability, const std::string& place) {
 }
 
 void check_loss_chunks(std::uint64_t chunks, std::uint64_t seq_len) {
-  if (chunks >= 1 && chunks <= seq_len) return;
+  if (chunks >= 1 && chunks <= std::min(seq_len, most_loss_chunks)) return;
   throw Error("--loss-chunks", std::to_string(chunks),
-              fmt::format("from 1 to the {} tokens of a sequence", seq_len));
+              seq_len < most_loss_chunks
+                  ? fmt::format("from 1 to the {} tokens of a sequence", seq_len)
+                  : fmt::format("from 1 to {}", most_loss_chunks));
 }
 
 TrainingRecording record_training(const Architecture& configured,
                                   const std::vector<MethodSpec>& methods, const Lowering& lowering,
                                   const TrainingOptions& options) {
+  check_loss_chunks(options.loss_chunks, most_loss_chunks);
   TrainingRecording recording;
   Plan plan{{configured}, recording.symbols};
   plan.logits = Logits::All;
@@ -501,15 +508,18 @@ ActivationBytes activation_bytes(const TrainingPass& pass, std::span<const std::
       const TensorInfo& t = tensors[id.index];
       if (t.storage == Storage::Gradients) gradients += t.bytes().at(symbols);
     }
-    if (std::holds_alternative<CrossEntropy>(nodes[n].op)) {
-      loss = std::max(loss, bytes[nodes[n].output().index]);
-    }
+    const bool is_loss = std::holds_alternative<CrossEntropy>(nodes[n].op);
+    if (is_loss) loss = std::max(loss, bytes[nodes[n].output().index]);
     const std::size_t first = nodes[n].inputs.empty() ? tensors.size() : nodes[n].inputs[0].index;
     const bool over_operand = in_place && first < tensors.size() && works_in_place(nodes[n].op) &&
                               last_reader[first] == n &&
                               bytes[first] == bytes[nodes[n].output().index];
     at_once(live - (over_operand ? bytes[first] : 0));
     for (const std::size_t t : dying[n]) live -= bytes[t];
+    // The way back of a chunk begins right behind its loss.
+    if (is_loss && !in_place && n >= pass.first_backward.index) {
+      at_once(live + 2 * bytes[nodes[n].output().index]);
+    }
   }
   return result;
 }

@@ -51,6 +51,16 @@ TEST_CASE("estimate --train: of a loss in chunks one chunk's logits are alive") 
   const double saved = activations("") - activations("--loss-chunks 2");
   CHECK(saved > 0.9 * half);
   CHECK(saved < 1.1 * half);
+  const std::string most = step + "--batch 4 --seq-len 64 --loss-chunks 64 ";
+  CHECK(contains(run_well(most).output, "loss in 64 chunks"));
+  const json one = run_json(most + "--json");
+  CHECK(one["loss_chunks"] == 64);
+  const TestFolder folder;
+  std::string sweep = most + "--quiet --csv " + folder.file("sweep.csv");
+  sweep.replace(0, std::string("estimate").size(), "sweep");
+  run_well(sweep);
+  const CsvTable table = CsvTable::read(folder / "sweep.csv");
+  CHECK(std::stod(table[0].text("activation_bytes")) == one["activation_bytes"].get<double>());
 }
 
 TEST_CASE("estimate --train: weights in blocks that rows do not fill are whole bytes") {
