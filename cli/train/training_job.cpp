@@ -313,7 +313,10 @@ std::unique_ptr<TrainingJob> prepare_training(const TrainOptions& o, const Globa
   TokenWindows windows = read_windows(o.text, "--text", encoder, seq_len, settings.seed, a);
   ordered_json common = settings_json(o, settings, seq_len);
   common["tokens"] = windows.fingerprint();
-  if (has_kvp(methods)) common["base_model"] = fingerprint(start);  // no checkpoint has the base
+  // Its name may stand for another one by now.
+  common["base_model"] = start.is_random()
+                             ? file_fingerprint(globals.catalog().find("models", "model", o.model))
+                             : fingerprint(start);
   if (before) check_same_settings(*before, common);
   std::optional<TokenWindows> validation;
   if (!o.validation_text.empty()) {

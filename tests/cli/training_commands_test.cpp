@@ -248,15 +248,27 @@ std::string write_text(const TestFolder& folder) {
 TEST_CASE("train: an MLKV model from random weights is one that kvcast runs, and goes on from") {
   const TestFolder folder;
   const std::string out = folder.file("out");
+  const std::string model = folder.file("model.json");
+  const std::string source = contents(KVCAST_SOURCE_DIR "/tests/oracle/gpt_neox/config.json");
+  write(model, source);
   const std::string base =
-      "train --quiet --model " KVCAST_SOURCE_DIR
-      "/tests/oracle/gpt_neox/config.json --random-weights 1 --method mlkv:layers=1,heads=1 "
+      "train --quiet --model '" + model +
+      "' --random-weights 1 --method mlkv:layers=1,heads=1 "
       "--tokenizer bytes --seq-len 16 --batch 2 --steps 4 --save-every 2 --text '" +
       write_text(folder) + "' --output '" + out + "' --json ";
   const json whole = run_json(base);
   run_well("run --quiet --model '" + out + "/checkpoint-000004' --tokens 1,2,3 --output-len 2");
   std::filesystem::remove_all(out + "/checkpoint-000004");
   CHECK(run_json(base + "--resume")["loss"] == whole["loss"]);
+
+  // Another model under the same name.
+  json other = json::parse(source);
+  other["intermediate_size"] = 2 * other["intermediate_size"].get<int>();
+  write(model, other.dump());
+  const ProgramResult of_other = run_program(base + "--resume");
+  CHECK(of_other.status == 2);
+  check_contains(of_other.errors, {"was trained with base_model \"", "expected the same"});
+  write(model, source);
 
   // A checkpoint of another shape.
   std::filesystem::remove_all(out + "/checkpoint-000004");
