@@ -264,10 +264,11 @@ roofline::Hardware hardware_of(const CalibrationBench& b, const Calibration& c) 
     auto& of_type = (int8 ? hw.int8_weight_bandwidth : hw.weight_bandwidth)[reads.dtype];
     Formula fp32 = r.product;
     fp32.flops_per_second = r.product_flops_per_second.at(reads.rows);
-    const roofline::Sourced factor =
-        of_read(stored_rate(reads, fp32, int8 ? int8_rate : fp32.flops_per_second),
-                fmt::format("products of {} rows{}, in turn with fp32's{}",
-                            fmt::join(b.rows_of_reads(), ", "), int8 ? " in int8" : "", alone));
+    const roofline::Sourced factor = of_read(
+        stored_rate(reads, fp32, int8 ? int8_rate : fp32.flops_per_second),
+        fmt::format("products of {} row{}{}, in turn with fp32's{}",
+                    fmt::join(b.rows_of_reads(), ", "), b.rows_of_reads().size() == 1 ? "" : "s",
+                    int8 ? " in int8" : "", alone));
     if (reads.rows == b.rows_of_reads()[0]) of_type = factor;
     add_share(of_type.by_length, reads.rows, factor.value);
   }

@@ -112,7 +112,8 @@ class CalibrationBench {
     Measurement ratio;
   };
   const std::vector<WeightReads>& weight_reads() const { return weight_reads_; }
-  /// Rows of these products: up to execute::max_strip_rows() stored weights are read their own way.
+  /// Rows of these products, with --quick one: up to execute::max_strip_rows() stored weights are
+  /// read their own way.
   std::span<const std::size_t> rows_of_reads() const;
   /// Roofs of fewer threads.
   const std::vector<Samples>& by_threads() const { return by_threads_; }

@@ -430,7 +430,7 @@ class SlowdownValues {
   std::array<Slowdown<double>, 512> values_;
 };
 
-/// The monomials of one point, on the stack; a pass has about ten.
+/// The monomials of one point, on the stack: about ten of a pass, and one of each chunk of a loss.
 class MonomialValues {
  public:
   template <typename Number>

@@ -87,6 +87,11 @@ TEST_CASE("calibrate: --quick measures this machine, and its file says when and 
     CHECK(m.at("rounds") >= 3);
   }
   CHECK(how.at("matrix_rates").size() > 10);
+  for (const auto& [type, share] : written.at("factors").at("weight_bandwidth").items()) {
+    CAPTURE(type);
+    CHECK(share.at("by_length").at("lengths") == json{1});
+    CHECK(share.at("by_length").at("values") == json{share.at("value")});
+  }
   CHECK_FALSE(written.at("factors").contains("lockstep"));  // of one process
   const json e = run_json(
       "estimate --json --model smollm2-135m --dtype fp32 --prompt-len 64 --hardware " + output);
