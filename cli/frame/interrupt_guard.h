@@ -1,7 +1,9 @@
-/// Ctrl-C as a wish to end, for commands whose work is kept.
+/// Ctrl-C, or a job scheduler's SIGTERM, as a wish to end, for commands whose work is kept.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 
 #include <signal.h>
 
@@ -9,7 +11,7 @@
 
 namespace kvcast::cli {
 
-/// The first Ctrl-C sets `interrupted`, a second one ends the program at once. A program that runs
+/// The first signal sets `interrupted`, a second one ends the program at once. A program that runs
 /// commands inside itself and has a handler of its own says so by `is_hosted`, and sets the rest.
 class InterruptGuard {
  public:
@@ -18,10 +20,11 @@ class InterruptGuard {
     struct sigaction action {};
     action.sa_handler = [](int) { interrupted = true; };
     action.sa_flags = static_cast<int>(SA_RESETHAND);
-    ::sigaction(SIGINT, &action, &before_);
+    for (std::size_t i = 0; i < signals.size(); ++i) ::sigaction(signals[i], &action, &before_[i]);
   }
   ~InterruptGuard() {
-    if (!is_hosted) ::sigaction(SIGINT, &before_, nullptr);
+    if (is_hosted) return;
+    for (std::size_t i = 0; i < signals.size(); ++i) ::sigaction(signals[i], &before_[i], nullptr);
   }
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
@@ -30,7 +33,8 @@ class InterruptGuard {
   static inline std::atomic<bool> is_hosted{false};
 
  private:
-  struct sigaction before_ {};
+  static constexpr std::array signals{SIGINT, SIGTERM};
+  std::array<struct sigaction, signals.size()> before_{};
 };
 
 }  // namespace kvcast::cli

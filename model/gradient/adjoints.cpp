@@ -14,7 +14,7 @@ namespace {
 bool same_size(const TensorInfo& x, const TensorInfo& y) { return x.elements() == y.elements(); }
 
 [[noreturn]] void refuse(const Node& node, const std::string& what) {
-  throw Error("training: layer " + std::to_string(node.layer) + ", " + node.label + ": " + what +
+  throw Error("training: " + place(node) + ": " + what +
               " has no gradient; expected a model without it");
 }
 

@@ -88,6 +88,10 @@ std::string_view name(Storage storage) {
   return word_for(storage, storages);
 }
 
+std::string place(const Node& node) {
+  return (node.layer == no_layer ? "" : "layer " + std::to_string(node.layer) + ", ") + node.label;
+}
+
 Count TensorInfo::elements() const { return shape.empty() ? 1 : rows() * shape.back(); }
 
 Count TensorInfo::rows() const {

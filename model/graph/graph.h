@@ -81,6 +81,9 @@ struct Node {
   TensorId output() const { return outputs.front(); }
 };
 
+/// "layer 3, gate"
+std::string place(const Node& node);
+
 /// Nodes are numbered in a topological order, so that what walks them is a loop and needs no
 /// library; Boost.Graph routes messages over the platform's graph (simulate/platform.h), which has
 /// cycles.

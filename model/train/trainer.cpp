@@ -84,6 +84,17 @@ std::vector<TensorToWrite> states_of(const execute::TrainingStore& store) {
   return tensors;
 }
 
+bool all_finite(std::span<const float> numbers) {
+  return std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); });
+}
+
+Error not_finite(std::uint64_t step, const std::string& what, const char* and_so = "") {
+  return Error(fmt::format("step {}: the {} is not finite{}; expected finite numbers, such as with "
+                           "a lower learning rate",
+                           step, what, and_so),
+               Fault::Run);
+}
+
 }  // namespace
 
 Trainer::Trainer(const Checkpoint& base, const std::vector<MethodSpec>& methods,
@@ -184,6 +195,23 @@ void Trainer::add_losses(const RunPass& pass, const std::vector<std::span<const 
     loss.sum += out.data[i];
     loss.parts[part.index] += out.data[i] / part.weight;
   }
+  if (!std::isfinite(loss.sum) && blamed_.empty()) blamed_ = node_to_blame(pass, values, inputs);
+}
+
+std::string Trainer::node_to_blame(const RunPass& pass, const SymbolValues& values,
+                                   const execute::Inputs& inputs) {
+  std::string blamed;
+  const auto look = [&](const Node& node, const execute::Operand& x) {
+    const std::span<const float> numbers{x.data, x.shape.elements()};
+    if (blamed.empty() && !all_finite(numbers)) blamed = place(node);
+  };
+  const auto observe = [&](const execute::NodeRun& run) {
+    look(run.call->node, run.call->output);
+    for (const execute::Operand& more : run.call->more_outputs) look(run.call->node, more);
+  };
+  execute::LateSizes sizes{&pass.recording.symbols};
+  pass.executor.run(values, inputs, cache_, arena_, observe, nullptr, &sizes);
+  return blamed;
 }
 
 void Trainer::add_ranks(Loss& loss) const {
@@ -196,6 +224,7 @@ void Trainer::add_ranks(Loss& loss) const {
 
 StepReport Trainer::step(TokenWindows& text) {
   StepReport report;
+  blamed_.clear();
   report.step = steps_done_ + 1;
   report.learning_rate = settings_.rate.at(steps_done_);
   const double share = 1 / static_cast<double>(settings_.batch * text.seq_len());
@@ -212,10 +241,8 @@ StepReport Trainer::step(TokenWindows& text) {
   }
   add_ranks(report.loss);
   if (!std::isfinite(report.loss.sum)) {
-    throw Error(fmt::format("step {}: the loss is {}; expected a finite number, such as with a "
-                            "lower learning rate",
-                            report.step, report.loss.sum),
-                Fault::Run);
+    if (messenger_ != nullptr) blamed_ = execute::first_error(*messenger_, blamed_, "");
+    throw not_finite(report.step, fmt::format("result of {}", blamed_), ", and so the loss");
   }
   const AdamW adamw;
   const auto t = static_cast<double>(report.step);
@@ -229,10 +256,7 @@ StepReport Trainer::step(TokenWindows& text) {
                                      {{std::string(optimizer_name), settings}}, messenger_)
                              .data[0];
   if (!std::isfinite(report.gradient_norm)) {
-    throw Error(fmt::format("step {}: the gradient of {} is not finite; expected finite numbers, "
-                            "such as with a lower learning rate",
-                            report.step, gradient_to_blame()),
-                Fault::Run);
+    throw not_finite(report.step, fmt::format("gradient of {}", gradient_to_blame()));
   }
   ++steps_done_;
   return report;
@@ -241,10 +265,7 @@ StepReport Trainer::step(TokenWindows& text) {
 std::string Trainer::gradient_to_blame() const {
   for (const auto& [key, tensor] : store_->tensors()) {
     if (key.first != Storage::Gradients) continue;
-    const std::span<const float> numbers = tensor.numbers<float>();
-    const bool finite =
-        std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); });
-    if (!finite) return key.second;
+    if (!all_finite(tensor.numbers<float>())) return key.second;
   }
   return "all weights, whose squares add up beyond fp32,";
 }

@@ -74,9 +74,9 @@ class Trainer {
   Trainer(const Checkpoint& base, const std::vector<MethodSpec>& methods,
           const TrainSettings& settings, execute::Messenger* messenger = nullptr);
 
-  /// Reads the next sequences and moves the weights. Throws Error (Fault::Run), on all ranks, with
-  /// the step, and where one is to blame the tensor, when the loss or a gradient is not finite; the
-  /// trainer is then of no more use.
+  /// Reads the next sequences and moves the weights. Throws Error (Fault::Run), on all ranks, when
+  /// the loss or a gradient is not finite, with the step and the first operator or the weight whose
+  /// numbers are not; the trainer is then of no more use.
   StepReport step(TokenWindows& text);
   /// Over all windows, without the z-loss.
   Loss loss_of(const TokenWindows& text);
@@ -125,6 +125,9 @@ class Trainer {
   std::uint64_t rank() const;
   std::uint64_t ranks() const;
   void save_predictor(const std::filesystem::path& folder) const;
+  /// The first operator with a result that is not finite: the pass runs again.
+  std::string node_to_blame(const RunPass& pass, const SymbolValues& values,
+                            const execute::Inputs& inputs);
   /// The first weight whose gradient is not finite.
   std::string gradient_to_blame() const;
 
@@ -144,6 +147,7 @@ class Trainer {
   execute::CacheStore cache_;
   std::uint64_t steps_done_ = 0;
   CountedSteps counted_;
+  std::string blamed_;  ///< for a loss of this rank that is not finite
 };
 
 /// What save() wrote beside the states. Throws Error.

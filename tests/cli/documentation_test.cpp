@@ -233,6 +233,7 @@ TEST_CASE("documentation: each study shows what the program prints") {
 TEST_CASE("documentation: the reference has every flag that a page names") {
   const std::set<std::string> of_others{"--gguf",    "--peer",   "--pytorch",  // ./run bench
                                         "--install", "--prefix",               // cmake
+                                        "--mca",                               // mpirun
                                         "--compare", "--write"};  // serving_reference.py
   const std::regex flag(R"((^|[^\w-])(--[a-z][a-z-]*))");
   const auto flags_of = [&](const std::string& text) {

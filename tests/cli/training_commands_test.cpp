@@ -297,16 +297,17 @@ TEST_CASE("train: Ctrl-C saves, and what a full disk cannot take leaves the last
     }
     return names;
   };
-  // Ctrl-C once there is a checkpoint more; the exit status.
-  const auto interrupt = [&](const std::string& flags, std::size_t before) {
+  // A signal once there is a checkpoint more; the exit status.
+  const auto interrupt = [&](const char* signal, const std::string& flags, std::size_t before) {
     return shell_output("env --default-signal=INT '" KVCAST_PROGRAM "' " + base + flags +
                         " --save-every 1000 >/dev/null 2>&1 & job=$!; "
                         "for i in $(seq 500); do [ $(ls '" +
                         out + "' | grep -c checkpoint) -gt " + std::to_string(before) +
-                        " ] && break; sleep 0.1; done 2>/dev/null; kill -INT $job; wait $job; "
+                        " ] && break; sleep 0.1; done 2>/dev/null; kill -" + signal +
+                        " $job; wait $job; "
                         "echo $?");
   };
-  CHECK(interrupt("--plot '" + plot + "'", 0) == "130\n");
+  CHECK(interrupt("INT", "--plot '" + plot + "'", 0) == "130\n");
   const std::set<std::string> first = checkpoints();
   REQUIRE(first.size() > 1);  // one of them at no multiple of 1000
   CHECK_FALSE(first.rbegin()->ends_with("000"));
@@ -321,7 +322,7 @@ TEST_CASE("train: Ctrl-C saves, and what a full disk cannot take leaves the last
   CHECK(checkpoints() == first);
   CHECK(contents(states) == saved);
 
-  CHECK(interrupt("--resume", first.size()) == "130\n");
+  CHECK(interrupt("TERM", "--resume", first.size()) == "130\n");
   CHECK(*checkpoints().rbegin() > *first.rbegin());
 }
 
@@ -334,8 +335,13 @@ TEST_CASE("train --count: every FLOP and byte of a step is one that the recorded
                     " --tokenizer bytes --seq-len 16 --batch 2 --text '" + text + "' --output '" +
                     folder.file("out" + std::to_string(++outputs)) + "' --json " + flags);
   };
-  // Plain, with experts whose number a run finds, and with a state.
-  for (const char* model : {"llama_mha", "mixtral", "falcon_h1"}) {
+  // Plain, with experts whose number a run finds, with a state, with shared keys and values, and
+  // an auxiliary model that predicts those of a frozen base.
+  const std::string kvp = KVCAST_SOURCE_DIR "/tests/oracle/kvp/";
+  const std::string openelm =
+      "openelm --method kvp:auxiliary=" + kvp + "auxiliary,predictor=" + kvp + "predictor ";
+  for (const std::string& model : {std::string("llama_mha"), std::string("mixtral"),
+                                   std::string("falcon_h1"), std::string("mlkv_llama"), openelm}) {
     CAPTURE(model);
     for (const char* flags : {"", "--recompute full --micro-batches 2", "--recompute selective",
                               "--loss-chunks 3 --micro-batches 2"}) {

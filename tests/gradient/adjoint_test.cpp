@@ -14,7 +14,7 @@
 namespace kvcast::execute {
 namespace {
 
-constexpr double tolerance = 1e-12;
+constexpr double tolerance = 1e-13;
 
 /// The kinds of operators on the way back whose results were broken, and the identity with them.
 std::set<std::size_t> broken_kinds;
@@ -98,6 +98,8 @@ class Case {
         const AdjointPair pair = adjoint_pair(pass, values, fixed_, seed);
         CHECK(pair.size > 0);
         CHECK(pair.error() < tolerance);
+        const CentralDifference d = central_difference(pass, values, fixed_, seed);
+        CHECK(std::abs(d.slope - pair.backward) < 1e-6 * pair.size + 10 * d.rounding);
       }
       if (!accumulates) check_broken(pass, values);
     }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <random>
 #include <string>
@@ -100,6 +101,40 @@ inline AdjointPair adjoint_pair(const TrainingPass& pass, const SymbolValues& sy
     }
   }
   return pair;
+}
+
+/// ⟨ȳ, J·v⟩ by central differences along the tangents v that adjoint_pair() has: what the losses
+/// differ by at w + h·v and w - h·v, over 2h. `rounding`: of the losses' last digit.
+struct CentralDifference {
+  double slope = 0;
+  double rounding = 0;
+};
+inline CentralDifference central_difference(const TrainingPass& pass, const SymbolValues& symbols,
+                                            const FixedInputs& fixed, unsigned seed) {
+  constexpr double h = 1e-5;
+  PlainRun<Dual> at(pass.graph, symbols);
+  fill(at, pass.graph, fixed, seed);
+  CentralDifference difference;
+  for (const double step : {h, -h}) {
+    PlainRun<double> run(pass.graph, symbols);
+    fill(run, pass.graph, fixed, seed);
+    std::map<std::string, bool> moved;
+    for (const TensorId id : pass.graph.outputs()) {
+      const TensorInfo& t = pass.graph.tensor(id);
+      if (t.storage != Storage::Gradients || std::exchange(moved[t.name], true)) continue;
+      std::vector<double>& weights = run.numbers(Storage::Weights, t.name);
+      const std::vector<Dual>& along = at.numbers(Storage::Weights, t.name);
+      for (std::size_t i = 0; i < weights.size(); ++i) weights[i] += step * along[i].tangent;
+    }
+    run.run();
+    for (const TensorId id : pass.graph.outputs()) {
+      if (pass.graph.tensor(id).storage == Storage::Gradients) continue;
+      const double slope = run.numbers(id).at(0) / (2 * step);
+      difference.slope += slope;
+      difference.rounding += std::abs(slope) * std::numeric_limits<double>::epsilon();
+    }
+  }
+  return difference;
 }
 
 /// Runs the pass on real numbers and compares every operator's work with the formulas.

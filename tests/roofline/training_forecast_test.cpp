@@ -262,6 +262,119 @@ TEST_CASE("training forecast: what devices that split a model all do is its FLOP
   CHECK(flops(8).hardware_flops > flops(1).hardware_flops);
 }
 
+// The same, table 4: milliseconds of a layer of the 22B model on 8 A100, forward and back. Messages
+// of a way take half of what they take on both, with full recomputation a third and two thirds.
+TEST_CASE("training forecast: a published layer's milliseconds, there and back") {
+  struct Row {
+    bool sequence_parallel;
+    Recompute recompute;
+    double forward_ms;
+    double backward_ms;
+  };
+  const auto at = [](const Row& row, const char* layers) {
+    Configuration c = training_of("gpt2", "a100-80gb",
+                                  {{"n_layer", layers},
+                                   {"n_embd", "6144"},
+                                   {"n_head", "64"},
+                                   {"vocab_size", "51200"},
+                                   {"n_positions", "2048"}},
+                                  "megatron:2");
+    c.lowering.attention = Kernels::Eager;
+    c.lowering.weights = c.lowering.activations = DType::FP16;
+    c.parallelism.tp = 8;
+    c.parallelism.sequence_parallel = row.sequence_parallel;
+    c.interconnect = find_interconnect(catalog(), "", c.hardware, 8);
+    return TrainingForecaster(c, {.recompute = row.recompute, .dropout = 0.1}).at({4, 2048, 1});
+  };
+  double errors = 0;
+  const std::vector<Row> table{{false, Recompute::None, 7.7, 11.9},
+                               {true, Recompute::None, 7.2, 11.8},
+                               {false, Recompute::Full, 7.7, 19.5},
+                               {false, Recompute::Selective, 7.7, 13.2},
+                               {true, Recompute::Selective, 7.2, 13.1}};
+  for (const Row& row : table) {
+    CAPTURE(row.backward_ms);
+    const TrainingForecast three = at(row, "3");
+    const TrainingForecast two = at(row, "2");
+    const double messages = three.communication_s - two.communication_s;
+    const double there = messages * (row.recompute == Recompute::Full ? 1.0 / 3 : 0.5);
+    const double forward = three.forward_s - two.forward_s + there;
+    const double backward = three.backward_s - two.backward_s + messages - there;
+    const double forward_error = std::abs(1e3 * forward / row.forward_ms - 1);
+    const double backward_error = std::abs(1e3 * backward / row.backward_ms - 1);
+    CHECK(forward_error < 0.1);
+    CHECK(backward_error < 0.1);
+    errors += forward_error + backward_error;
+  }
+  CHECK(errors / 10 < 0.06);
+}
+
+// Narayanan et al. 2021 (arXiv:2104.04473), section 5.1: with full recomputation a parameter costs
+// 8 FLOPs a token, which makes 34 days of 300 billion tokens on 1,024 A100 of 140 TFLOP/s, and 84
+// of 450 billion on 3,072 of 163.
+TEST_CASE("training forecast: a token's FLOPs make the published days of a whole training") {
+  struct Training {
+    const char* layers;
+    const char* width;
+    const char* heads;
+    double tokens;
+    double flops_per_s;
+    double days;
+  };
+  for (const Training& t : {Training{"96", "12288", "96", 300e9, 1024 * 140e12, 34},
+                            Training{"128", "25600", "160", 450e9, 3072 * 163e12, 84}}) {
+    CAPTURE(t.days);
+    const TrainingForecaster f(training_of("gpt2", "a100-80gb",
+                                           {{"n_layer", t.layers},
+                                            {"n_embd", t.width},
+                                            {"n_head", t.heads},
+                                            {"vocab_size", "51200"},
+                                            {"n_positions", "2048"}}),
+                               {.recompute = Recompute::Full});
+    const double without_attention = f.conventions(0).palm / 6 * 8;
+    CHECK(std::round(without_attention * t.tokens / t.flops_per_s / 86400) == t.days);
+    // What is counted has attention's products too, and repeats all but the head's.
+    const TrainingForecast step = f.at({1, 2048, 1});
+    CHECK(step.hardware_flops / 2048 == near(without_attention).epsilon(0.05));
+  }
+}
+
+TEST_CASE("training forecast: no device needs more memory where there are more") {
+  const auto never_more = [](const char* model, const std::vector<Parallelism>& plans,
+                             std::uint64_t micro_batches, const TrainingOptions& options = {},
+                             ShardedStates sharded = ShardedStates::None) {
+    double most = HUGE_VAL;
+    for (const Parallelism& plan : plans) {
+      CAPTURE(model);
+      CAPTURE(plan.tp);
+      CAPTURE(plan.pp);
+      CAPTURE(plan.dp);
+      Configuration c = training_of(model, "h100-sxm", {}, "megatron");
+      c.parallelism = plan;
+      const std::uint64_t devices = plan.tp * plan.pp * plan.dp;
+      if (devices > 1) {
+        c.interconnect =
+            find_interconnect(catalog(), devices > 8 ? "hgx-h100-8" : "", c.hardware, devices);
+      }
+      const double bytes =
+          TrainingForecaster(c, options, sharded).at({32, 1024, micro_batches}).peak_memory_bytes;
+      CHECK(bytes <= most);
+      most = bytes;
+    }
+  };
+  for (const char* model : {"llama-2-7b", "qwen3-8b", "llama-3.2-1b"}) {
+    for (const Recompute recompute : {Recompute::None, Recompute::Full}) {
+      const TrainingOptions options{.recompute = recompute};
+      never_more(model, {{}, {.tp = 2}, {.tp = 4}, {.tp = 8}}, 4, options);
+      never_more(model, {{}, {.pp = 2}, {.pp = 4}, {.pp = 8}, {.pp = 16}}, 32, options);
+      for (const ShardedStates sharded : {ShardedStates::None, ShardedStates::Optimizer,
+                                          ShardedStates::Gradients, ShardedStates::Weights}) {
+        never_more(model, {{.dp = 2}, {.dp = 4}, {.dp = 8}, {.dp = 32}}, 1, options, sharded);
+      }
+    }
+  }
+}
+
 namespace {
 
 TrainingForecaster of_stages(Configuration c, std::uint64_t pp, std::uint64_t virtual_stages = 1,
@@ -411,6 +524,9 @@ TEST_CASE("training forecast: conventions of model FLOPs") {
            Row{"gpt2-xl", {}, 1024, causal, 46.8e3, h100, .46, 1.1e-2},
            // karpathy/nanoGPT, README: about four days.
            Row{"gpt2", {}, 1024, with_attention, 107e3, a100, .29, 2e-2},
+           // Llama Team 2024 (arXiv:2407.21783), table 4: 2,048 sequences on 8,192 devices; a step
+           // takes 12.08 s by its 430 TFLOP/s.
+           Row{"llama-3.1-405b", {}, 8192, causal, 2048 * 8192 / 12.08 / 8192, h100, .43, 2e-2},
            // Smith et al. 2022 (arXiv:2201.11990), section 2.4: 1920 sequences in 60.1 s on 2,240.
            Row{"gpt2", gpt("105", "20480", "128", "2048", "51200"), 2048, with_attention,
                1920 * 2048 / 60.1 / 2240, a100, .302, 2e-3},

@@ -1,6 +1,7 @@
 #include "model/train/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -200,14 +201,14 @@ TEST_CASE("trainer: resumed training goes on bit for bit, from a checkpoint that
 }
 
 TEST_CASE("trainer: a loss or a gradient that is not finite ends the training") {
-  const auto message = [](double rate, double z_loss) {
+  const auto message = [](double rate, double z_loss, execute::Messenger* messenger = nullptr) {
     const Checkpoint model = tiny_model();
     TokenWindows text = text_of(400, 16);
     TrainSettings s = short_run(30);
     s.rate.peak = rate;
     s.z_loss = z_loss;
     s.clip = z_loss > 0 ? 1 : 0;
-    Trainer trainer(model, {}, s);
+    Trainer trainer(model, {}, s, messenger);
     try {
       losses_of(trainer, text, 30);
     } catch (const Error& e) {
@@ -215,7 +216,21 @@ TEST_CASE("trainer: a loss or a gradient that is not finite ends the training") 
     }
     return std::string();
   };
-  CHECK(message(1e30, 0).find("finite") != std::string::npos);
+  const std::string hint = "; expected finite numbers, such as with a lower learning rate";
+  // Of weights of about 1e18 come queries and keys of about 1e19, whose products are beyond fp32.
+  CHECK(message(1e18, 0) ==
+        "step 2: the result of layer 0, attention is not finite, and so the loss" + hint);
+  execute::Mailboxes mailboxes(2, 60);
+  std::array<std::string, 2> of_ranks;
+  std::vector<std::jthread> threads;
+  for (std::size_t r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] { of_ranks[r] = message(1e18, 0, mailboxes.messenger(r).get()); });
+  }
+  threads.clear();
+  CHECK(of_ranks[0] == message(1e18, 0));
+  CHECK(of_ranks[1] == of_ranks[0]);
+  // 1e38 times the square of about ln 61.
+  CHECK(message(1e-3, 1e38) == "step 1: the result of loss is not finite, and so the loss" + hint);
   // A loss of about 1e36, whose gradient's squares are beyond fp32.
   const std::string gradient = message(1e-3, 1e35);
   CHECK(gradient.find("step 1: the gradient of ") == 0);
