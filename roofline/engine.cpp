@@ -18,7 +18,7 @@ namespace {
 constexpr Words<Graphs, 3> graph_words = {
     {{Graphs::None, "none"}, {Graphs::Decode, "decode"}, {Graphs::All, "all"}}};
 const std::vector<std::string> sources{"code", "documentation", "measured", "fitted", "assumed"};
-enum class SchedulerValue { Text, ShareOf, Count, Flag, Share, Counts };
+enum class SchedulerValue { Text, ShareOf, Count, Flag, Share };
 /// Simulations of servers read these; see data/engines/README.md.
 const std::vector<std::pair<std::string, SchedulerValue>> scheduler_keys{
     {"rules", SchedulerValue::Text},
@@ -30,13 +30,9 @@ const std::vector<std::pair<std::string, SchedulerValue>> scheduler_keys{
     {"kv_block_tokens", SchedulerValue::Count},
     {"memory_share", SchedulerValue::Share},
     {"memory_share_of", SchedulerValue::ShareOf},
-    {"policy", SchedulerValue::Text},
-    {"preemption", SchedulerValue::Text},
     {"prefix_caching", SchedulerValue::Flag},
-    {"prefill_with_decode", SchedulerValue::Flag},
     {"reserve_full_prompt", SchedulerValue::Flag},
-    {"schedules_ahead", SchedulerValue::Flag},
-    {"captured_batches", SchedulerValue::Counts}};
+    {"schedules_ahead", SchedulerValue::Flag}};
 
 /// Throws Error naming the place of an entry whose value is of another kind.
 void check_scheduler_value(const JsonObject& entry, SchedulerValue kind) {
@@ -52,7 +48,6 @@ void check_scheduler_value(const JsonObject& entry, SchedulerValue kind) {
     case SchedulerValue::Share:
       if (!(entry.positive("value") <= 1)) entry.fail("value", "a share above 0 and up to 1");
       return;
-    case SchedulerValue::Counts: entry.wholes("value"); return;
   }
 }
 
@@ -189,6 +184,13 @@ bool is_version(std::string_view text) {
   return clean && text.find("..") == std::string_view::npos && !version_numbers(text).empty();
 }
 
+/// A file is right in all its versions, or refused with the place of what is wrong.
+void check_values(const JsonObject& o) {
+  Engine unused;
+  read_values(o, unused);
+  o.reject_unknown_keys();
+}
+
 /// The file's entries with those of its versions up to `version`, a version or a date; newest last.
 nlohmann::json at_version(nlohmann::json document, const JsonObject& o, const std::string& version,
                           Engine& engine) {
@@ -201,7 +203,7 @@ nlohmann::json at_version(nlohmann::json document, const JsonObject& o, const st
                 "a number such as 0.6, or a month such as 2024-06");
   }
   document.erase("versions");
-  if (o.has("scheduler")) o.object("scheduler");
+  check_values(o);
   std::vector<std::uint64_t> before;
   std::string date_before;
   for (std::size_t i = 0; i < versions.size(); ++i) {
@@ -218,7 +220,7 @@ nlohmann::json at_version(nlohmann::json document, const JsonObject& o, const st
     for (const char* key : {"name", "description", "aliases", "versions"}) {
       if (entries.has(key)) entries.fail(key, "it at the top of the file");
     }
-    if (entries.has("scheduler")) entries.object("scheduler");
+    check_values(entries);
     before = numbers;
     date_before = date;
     engine.versions.push_back(from);
@@ -270,23 +272,14 @@ Engine parse_engine(const nlohmann::json& file, const std::string& path,
   engine.description = whole.text("description");
   if (whole.has("aliases")) engine.aliases = whole.texts("aliases");
   const nlohmann::json document = at_version(file, whole, version, engine);
-  const JsonObject o(document, path);
-  o.text("name");
-  o.text("description");
-  if (o.has("aliases")) o.texts("aliases");
-  read_values(o, engine);
-  o.reject_unknown_keys();
+  read_values(JsonObject(document, path), engine);
   return engine;
 }
 
 }  // namespace
 
 Engine read_engine(const std::filesystem::path& path, const std::string& version) {
-  const nlohmann::json file = read_json_file(path);
-  Engine engine = parse_engine(file, path.string(), version);
-  // A file is right in all its versions, or refused.
-  for (const std::string& other : engine.versions) parse_engine(file, path.string(), other);
-  return engine;
+  return parse_engine(read_json_file(path), path.string(), version);
 }
 
 Engine load_engine(const Catalog& catalog, const std::string& text) {

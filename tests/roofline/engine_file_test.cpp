@@ -49,7 +49,7 @@ json whole() {
           {"host_token", value("4 us")},
           {"host_step", value("1 ms")},
           {"host_sequence", value("7 us")},
-          {"scheduler", {{"policy", value("fcfs")}, {"memory_share", value(0.9)}}}};
+          {"scheduler", {{"rules", value("vllm-v1")}, {"memory_share", value(0.9)}}}};
 }
 
 struct File {
@@ -156,7 +156,7 @@ TEST_CASE("engine: a version takes the entries of the newest one that is not abo
     CHECK(e.versions == std::vector<std::string>{"0.6", "0.10"});
     CHECK(e.host.step.value == near(c.step_ms * 1e-3));
     CHECK(value_of(e, "scheduler.memory_share")->value == c.share);
-    CHECK(value_of(e, "scheduler.policy")->value == "\"fcfs\"");  // of the file itself
+    CHECK(value_of(e, "scheduler.rules")->value == "\"vllm-v1\"");  // of the file itself
     CHECK(e.host.request.value == near(3e-3));
   }
 }
@@ -197,7 +197,7 @@ TEST_CASE("engine: a file that is wrong anywhere is refused with the place") {
       {changed("launches", json::array({json::array({"query"})})),
        {"/launches/value", "two or more"}},
       {changed("launches", "query"), {"/launches/value", "two or more"}},
-      {{{"scheduler", {{"polcy", value("fcfs")}}}}, {"/scheduler", "unknown key 'polcy'"}},
+      {{{"scheduler", {{"rulse", value("orca")}}}}, {"/scheduler", "unknown key 'rulse'"}},
       {{{"scheduler", {{"rules", value(1.5)}}}}, {"/scheduler/rules/value", "a string"}},
       {{{"scheduler", {{"max_running_sequences", value("8")}}}},
        {"/scheduler/max_running_sequences/value", "a whole number"}},
@@ -253,7 +253,8 @@ TEST_CASE("engine: a version is numbers or a month that there is") {
 TEST_CASE("engine: a file is checked in all its versions, and keeps no catalog name") {
   json late = versioned();
   late["versions"][1]["host_step"] = 5;
-  CHECK(message_of([&] { read(late, "0.6"); }).find("/host_step") != std::string::npos);
+  CHECK(message_of([&] { read(late, "0.6"); }).find("/versions/1/host_step") !=
+        std::string::npos);
   json backwards = versioned();
   backwards["versions"][1]["date"] = "2024-01";
   CHECK(message_of([&] { read(backwards); }).find("/versions/1/date") != std::string::npos);
@@ -273,8 +274,9 @@ TEST_CASE("engine: every file of the catalog is read in each of its versions") {
     const Engine newest = read_engine(path);
     CHECK(newest.name == name);
     CHECK_FALSE(newest.description.empty());
-    for (const std::string& version : newest.versions)
+    for (const std::string& version : newest.versions) {
       CHECK(read_engine(path, version).name == name);
+    }
   }
 }
 
