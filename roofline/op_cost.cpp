@@ -282,10 +282,14 @@ std::optional<CollectiveCall> collective_of(const Graph& graph, const Node& node
     return CollectiveCall{op->kind, *group,
                           graph.tensor(gathers ? node.output() : node.inputs[0]).bytes()};
   }
-  // All of a device's buffer, of which it sends what is for others.
-  const Count sent = work(graph, node).sent_bytes();
-  return CollectiveCall{CollectiveKind::AllToAll, *group,
-                        (sent * group->size).scaled(1, static_cast<std::int64_t>(group->size - 1))};
+  // All of a device's buffer, with its own part. The fullest device, which the others wait for,
+  // gets more than a usual one sends, and sends as much back.
+  const Work w = work(graph, node);
+  const bool comes = std::holds_alternative<DispatchTokens>(node.op);
+  const Count bytes = comes ? w.read[static_cast<std::size_t>(Storage::Messages)] : w.sent_bytes();
+  return CollectiveCall{
+      CollectiveKind::AllToAll, *group,
+      (bytes * group->size).scaled(1, static_cast<std::int64_t>(group->size - 1))};
 }
 
 /// Without messages, and of a collective all of it: that is in its time.

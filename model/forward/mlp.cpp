@@ -152,6 +152,24 @@ double reaches(const Routing& routing, std::uint64_t count) {
   return 1 - none;
 }
 
+/// How likely a token is to choose one of `count` experts from `first` on, and the mean of all such
+/// devices, if it chooses each for itself.
+struct Reach {
+  double here;
+  double mean;
+};
+Reach independent_reach(const Experts& e, std::uint64_t first, std::uint64_t count) {
+  Reach reach{0, 0};
+  for (std::uint64_t device = 0; device < e.probabilities.size(); device += count) {
+    double none = 1;
+    for (std::uint64_t i = device; i < device + count; ++i) none *= 1 - e.probabilities[i];
+    if (device == first) reach.here = 1 - none;
+    reach.mean +=
+        (1 - none) * static_cast<double>(count) / static_cast<double>(e.probabilities.size());
+  }
+  return reach;
+}
+
 /// The experts and their copies as the devices have them, each as likely as its share of the
 /// expert: the next copy is of the expert whose copies have most, and the heaviest first goes to
 /// the device with least and room left (as EPLB, deepseek-ai/EPLB: eplb.py).
@@ -302,6 +320,7 @@ std::optional<ExpertCounts> count_experts(Symbols& symbols, const Stack& stack,
   };
   Moved pairs;
   Moved sent;
+  Count received;  ///< by the fullest device, usually
   Count most;
   ExpertCounts counts;
   for (std::size_t i = 0; i < stack.layers.size(); ++i) {
@@ -325,7 +344,21 @@ std::optional<ExpertCounts> count_experts(Symbols& symbols, const Stack& stack,
     // Of copies a token goes to one.
     const std::uint64_t own_experts =
         here * e.routing.num_experts / (e.routing.num_experts + e.copies);
-    sent.usual += symbols.ceil_fraction(own * others, reaches(e.routing, own_experts));
+    const double even = reaches(e.routing, own_experts);
+    Reach reach{even, even};
+    if (!whole.probabilities.empty()) {
+      // K different experts reach more devices than as many that are chosen each for itself.
+      reach = independent_reach(e, first, here);
+      const double share = static_cast<double>(chosen * own_experts) /
+                           static_cast<double>(here * e.routing.num_experts);
+      const double more = even / (1 - std::pow(1 - share, static_cast<double>(here)));
+      reach = {std::min(1.0, reach.here * more), std::min(1.0, reach.mean * more)};
+    }
+    const Count others_rows = own * others;
+    sent.usual += symbols.ceil_fraction(others_rows, reach.mean);
+    const Count drawn = tokens_of_pairs(symbols, e, others_rows, first, here);
+    const Count come = symbols.ceil_fraction(drawn, reach.here);
+    received += e.draws == 0 ? come : symbols.minimum(come, others_rows);
   }
   if (loads.empty()) return {};
   Count usual;
@@ -338,7 +371,7 @@ std::optional<ExpertCounts> count_experts(Symbols& symbols, const Stack& stack,
   if (others == 0) return counts;
   counts.sent = symbols.found_by_run(sent.most, name + "_sent", sent.usual);
   const Count all_received = pairs.most;  // no token comes for fewer than one pair
-  counts.received = symbols.found_by_run(all_received, name + "_received", sent.usual);
+  counts.received = symbols.found_by_run(all_received, name + "_received", received);
   return counts;
 }
 

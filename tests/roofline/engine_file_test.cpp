@@ -253,8 +253,7 @@ TEST_CASE("engine: a version is numbers or a month that there is") {
 TEST_CASE("engine: a file is checked in all its versions, and keeps no catalog name") {
   json late = versioned();
   late["versions"][1]["host_step"] = 5;
-  CHECK(message_of([&] { read(late, "0.6"); }).find("/versions/1/host_step") !=
-        std::string::npos);
+  CHECK(message_of([&] { read(late, "0.6"); }).find("/versions/1/host_step") != std::string::npos);
   json backwards = versioned();
   backwards["versions"][1]["date"] = "2024-01";
   CHECK(message_of([&] { read(backwards); }).find("/versions/1/date") != std::string::npos);

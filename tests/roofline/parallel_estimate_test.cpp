@@ -294,6 +294,17 @@ TEST_CASE("several devices: all wait for the one whose experts are chosen most")
   CHECK(uneven.prefill_flops - alike.prefill_flops ==
         near(8 * (8 * 64 * 0.75) * of_a_pair).epsilon(1e-3));
   CHECK(uneven.ttft_s > alike.ttft_s);
+  // All tokens go there, where a device of loads that are alike gets a quarter of them.
+  const auto messages_s = [&](const std::vector<ConfigOverride>& overrides) {
+    c.architecture = load_model(catalog(), "mixtral-8x7b", overrides);
+    return at(c, {64, 4096, 2}).communication_s;
+  };
+  const double alike_s = messages_s({});
+  CHECK(messages_s({loads}) / alike_s == near(4).epsilon(0.02));
+  CHECK(messages_s({{std::string(expert_draws_key), "1"}}) > alike_s);
+  CHECK(messages_s({{std::string(expert_draws_key), "1"}}) < 1.01 * alike_s);  // of 262,144 tokens
+  CHECK(messages_s({{std::string(expert_draws_key), "1000"}}) >
+        messages_s({{std::string(expert_draws_key), "1"}}));
 }
 
 TEST_CASE("several devices: the fullest of drawn steps") {
