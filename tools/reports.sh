@@ -134,14 +134,19 @@ words+=(-- validate --measurements $validation/turns.csv --hardware $validation/
   --rank-hardware $validation/turns-two-ranks.json --plot $validation/forecast.svg)
 seeds='weights and prompts: seed 1' study validation "${inputs[@]}" "${words[@]}"
 
-# What was measured on one machine stays; the plot is drawn from it.
+# What was measured on one machine stays, as study.sh measures it; the plot is drawn from it.
 drawn() {
   local study=reports/studies/$1
   (cd "$study" && gnuplot --default-settings "$2.gp")
   local inputs=("$study/$2.csv") commands=("cd $study && gnuplot --default-settings $2.gp")
+  if [[ -f $study/study.sh ]]; then
+    inputs+=("$study/study.sh")
+    commands=("$study/study.sh" "${commands[@]}")
+  fi
   manifest "$study"
 }
 seeds='weights: seed 1' drawn slim-decode speedups
 seeds='weights: seed 1' drawn kvp-prefill speedups
 seeds='base: seed 1; uptraining: seeds 1 to 3' drawn mlkv-uptraining losses
 seeds='1: the order of the text' drawn kvp-training layers
+seeds='seed 1 of weights, maps and the order of the text; random pruning: seed 1 and on' drawn kvp-miniature quality
