@@ -184,7 +184,7 @@ bool is_version(std::string_view text) {
   return clean && text.find("..") == std::string_view::npos && !version_numbers(text).empty();
 }
 
-/// A file is right in all its versions, or refused with the place of what is wrong.
+/// Throws Error naming the place of what is wrong in these entries.
 void check_values(const JsonObject& o) {
   Engine unused;
   read_values(o, unused);
@@ -203,7 +203,7 @@ nlohmann::json at_version(nlohmann::json document, const JsonObject& o, const st
                 "a number such as 0.6, or a month such as 2024-06");
   }
   document.erase("versions");
-  check_values(o);
+  check_values(o);  // a file is right in all its versions, or refused
   std::vector<std::uint64_t> before;
   std::string date_before;
   for (std::size_t i = 0; i < versions.size(); ++i) {

@@ -283,10 +283,10 @@ std::optional<CollectiveCall> collective_of(const Graph& graph, const Node& node
                           graph.tensor(gathers ? node.output() : node.inputs[0]).bytes()};
   }
   // All of a device's buffer, with its own part. The fullest device, which the others wait for,
-  // gets more than a usual one sends, and sends as much back.
+  // gets more rows than a usual one sends, and sends as many back.
   const Work w = work(graph, node);
-  const bool comes = std::holds_alternative<DispatchTokens>(node.op);
-  const Count bytes = comes ? w.read[static_cast<std::size_t>(Storage::Messages)] : w.sent_bytes();
+  const Count bytes =
+      std::holds_alternative<DispatchTokens>(node.op) ? w.received_bytes() : w.sent_bytes();
   return CollectiveCall{
       CollectiveKind::AllToAll, *group,
       (bytes * group->size).scaled(1, static_cast<std::int64_t>(group->size - 1))};

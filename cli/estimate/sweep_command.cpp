@@ -282,7 +282,7 @@ void check_memory(const reports::PointRange& points) {
               fmt::format("less than the memory's {:.0f} GB, or --csv FILE", memory / 1e9));
 }
 
-/// Throws Interrupted when Ctrl-C ended it.
+/// Throws Interrupted when Ctrl-C or SIGTERM ended it.
 void sweep(const SweepCommand& o, const Globals& globals, Messenger* ranks) {
   const std::optional<Request> request = parse_request(o, globals, ranks);
   if (!request) return;

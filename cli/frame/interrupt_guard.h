@@ -11,8 +11,9 @@
 
 namespace kvcast::cli {
 
-/// The first signal sets `interrupted`, a second one ends the program at once. A program that runs
-/// commands inside itself and has a handler of its own says so by `is_hosted`, and sets the rest.
+/// The first signal sets `interrupted`, a second one of its kind ends the program at once. A
+/// program that runs commands inside itself and has a handler of its own says so by `is_hosted`,
+/// and sets the rest.
 class InterruptGuard {
  public:
   InterruptGuard() {

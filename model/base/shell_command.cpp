@@ -42,7 +42,8 @@ extern "C" void end_group_and_self(int signal) {
 /// does not reach.
 class GroupGuard {
  public:
-  GroupGuard(pid_t group, bool but_interrupt) : first_(but_interrupt ? 1 : 0) {
+  /// `outlives`: of Ctrl-C and SIGTERM, which ask this process to end by itself.
+  GroupGuard(pid_t group, bool outlives) : first_(outlives ? 2 : 0) {
     running_group = group;
     struct sigaction action {};
     action.sa_handler = end_group_and_self;

@@ -15,9 +15,10 @@ inline constexpr const char* own_spin_limit = "KVCAST_LIMITED_SPINNING";
 
 struct ShellOptions {
   double limit_s = std::numeric_limits<double>::infinity();
-  std::size_t most_output = 1u << 20;       ///< bytes kept of either, more than any answer needs
-  bool keep_errors = false;                 ///< else they go where this program's go
-  const std::atomic<bool>* stop = nullptr;  ///< set by Ctrl-C, which then ends only the command
+  std::size_t most_output = 1u << 20;  ///< bytes kept of either, more than any answer needs
+  bool keep_errors = false;            ///< else they go where this program's go
+  const std::atomic<bool>* stop =
+      nullptr;  ///< set by Ctrl-C or SIGTERM, which then end only the command
 };
 
 struct ShellRun {

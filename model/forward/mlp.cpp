@@ -152,24 +152,6 @@ double reaches(const Routing& routing, std::uint64_t count) {
   return 1 - none;
 }
 
-/// How likely a token is to choose one of `count` experts from `first` on, and the mean of all such
-/// devices, if it chooses each for itself.
-struct Reach {
-  double here;
-  double mean;
-};
-Reach independent_reach(const Experts& e, std::uint64_t first, std::uint64_t count) {
-  Reach reach{0, 0};
-  for (std::uint64_t device = 0; device < e.probabilities.size(); device += count) {
-    double none = 1;
-    for (std::uint64_t i = device; i < device + count; ++i) none *= 1 - e.probabilities[i];
-    if (device == first) reach.here = 1 - none;
-    reach.mean +=
-        (1 - none) * static_cast<double>(count) / static_cast<double>(e.probabilities.size());
-  }
-  return reach;
-}
-
 /// The experts and their copies as the devices have them, each as likely as its share of the
 /// expert: the next copy is of the expert whose copies have most, and the heaviest first goes to
 /// the device with least and room left (as EPLB, deepseek-ai/EPLB: eplb.py).
@@ -214,6 +196,33 @@ Experts placed_experts(const Experts& e, std::uint64_t devices) {
 double chosen_of(const Experts& e, std::uint64_t first, std::uint64_t count) {
   const auto begin = e.probabilities.begin() + static_cast<std::ptrdiff_t>(first);
   return std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(count), 0.0);
+}
+
+/// How likely a token is to reach a device of `count` experts from `first` on, and the mean of all
+/// devices.
+struct Reach {
+  double here;
+  double mean;
+};
+/// Alike experts and copies: a token takes K of all. Others as if a token took each for itself, but
+/// to the power that makes of alike ones the same; no device gets more tokens than pairs.
+Reach reach_of(const Experts& e, bool alike, std::uint64_t first, std::uint64_t count) {
+  Routing routing = e.routing;
+  routing.num_experts += e.copies;
+  const double even = reaches(routing, count);
+  if (alike || even >= 1) return {even, even};
+  const double each =
+      static_cast<double>(routing.num_experts_per_tok) / static_cast<double>(routing.num_experts);
+  const double power = std::log1p(-even) / (static_cast<double>(count) * std::log1p(-each));
+  Reach reach{0, 0};
+  for (std::uint64_t device = 0; device < e.probabilities.size(); device += count) {
+    double none = 1;
+    for (std::uint64_t i = device; i < device + count; ++i) none *= 1 - e.probabilities[i];
+    const double some = std::min(1 - std::pow(none, power), chosen_of(e, device, count));
+    if (device == first) reach.here = some;
+    reach.mean += some * static_cast<double>(count) / static_cast<double>(e.probabilities.size());
+  }
+  return reach;
 }
 
 /// The first of those `count` experts of a device that tokens choose most: the other devices wait.
@@ -320,7 +329,7 @@ std::optional<ExpertCounts> count_experts(Symbols& symbols, const Stack& stack,
   };
   Moved pairs;
   Moved sent;
-  Count received;  ///< by the fullest device, usually
+  Count received;  ///< expected, by the fullest device
   Count most;
   ExpertCounts counts;
   for (std::size_t i = 0; i < stack.layers.size(); ++i) {
@@ -341,24 +350,11 @@ std::optional<ExpertCounts> count_experts(Symbols& symbols, const Stack& stack,
     pairs.usual += expected_pairs(symbols, e, all, first, here);
     if (others == 0) continue;
     sent.most += own * std::min(chosen, others);
-    // Of copies a token goes to one.
-    const std::uint64_t own_experts =
-        here * e.routing.num_experts / (e.routing.num_experts + e.copies);
-    const double even = reaches(e.routing, own_experts);
-    Reach reach{even, even};
-    if (!whole.probabilities.empty()) {
-      // K different experts reach more devices than as many that are chosen each for itself.
-      reach = independent_reach(e, first, here);
-      const double share = static_cast<double>(chosen * own_experts) /
-                           static_cast<double>(here * e.routing.num_experts);
-      const double more = even / (1 - std::pow(1 - share, static_cast<double>(here)));
-      reach = {std::min(1.0, reach.here * more), std::min(1.0, reach.mean * more)};
-    }
-    const Count others_rows = own * others;
-    sent.usual += symbols.ceil_fraction(others_rows, reach.mean);
-    const Count drawn = tokens_of_pairs(symbols, e, others_rows, first, here);
-    const Count come = symbols.ceil_fraction(drawn, reach.here);
-    received += e.draws == 0 ? come : symbols.minimum(come, others_rows);
+    const Reach reach = reach_of(e, whole.probabilities.empty(), first, here);
+    sent.usual += symbols.ceil_fraction(own * others, reach.mean);
+    const Count weighed = tokens_of_pairs(symbols, e, own * others, first, here);
+    const Count reaching = symbols.ceil_fraction(weighed, reach.here);
+    received += e.draws == 0 ? reaching : symbols.minimum(reaching, own * others);
   }
   if (loads.empty()) return {};
   Count usual;

@@ -14,7 +14,8 @@ struct ExpertCounts {
   Symbol distinct;         ///< experts, see count_experts()
   std::size_t layers = 0;  ///< with experts
   /// Where devices have experts of their own, of all these layers: the pairs of a token and an
-  /// expert here, and the tokens that go to other devices and come from them.
+  /// expert here, and the tokens that go to other devices and come from them. Forecasts have those
+  /// that come to the device with most pairs.
   std::optional<Symbol> pairs = {};
   std::optional<Symbol> sent = {};
   std::optional<Symbol> received = {};

@@ -81,7 +81,7 @@ struct Node {
   TensorId output() const { return outputs.front(); }
 };
 
-/// "layer 3, gate"
+/// "layer 3, gate"; without a layer the label alone
 std::string place(const Node& node);
 
 /// Nodes are numbered in a topological order, so that what walks them is a loop and needs no

@@ -575,6 +575,7 @@ Count Work::bytes() const {
 }
 
 const Count& Work::sent_bytes() const { return written[slot(Storage::Messages)]; }
+const Count& Work::received_bytes() const { return read[slot(Storage::Messages)]; }
 
 Work& Work::operator+=(const Work& other) {
   flops += other.flops;

@@ -17,6 +17,7 @@ struct Work {
   Count bytes() const;
   /// To other ranks, in bytes.
   const Count& sent_bytes() const;
+  const Count& received_bytes() const;
   Work& operator+=(const Work& other);
   bool operator==(const Work&) const = default;
   friend bool operator<(const Work& a, const Work& b);

@@ -88,11 +88,12 @@ bool all_finite(std::span<const float> numbers) {
   return std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); });
 }
 
-Error not_finite(std::uint64_t step, const std::string& what, const char* and_so = "") {
-  return Error(fmt::format("step {}: the {} is not finite{}; expected finite numbers, such as with "
-                           "a lower learning rate",
-                           step, what, and_so),
-               Fault::Run);
+Error not_finite(std::uint64_t step, const std::string& what) {
+  return Error(
+      fmt::format("step {}: the {}; expected finite numbers, such as with a lower learning "
+                  "rate",
+                  step, what),
+      Fault::Run);
 }
 
 }  // namespace
@@ -167,7 +168,7 @@ execute::Output Trainer::run_of_step(const execute::Executor& executor, const Gr
 }
 
 void Trainer::add_losses(const RunPass& pass, const std::vector<std::span<const TokenId>>& windows,
-                         double share, Loss& loss) {
+                         double share, Loss& loss, std::string* blamed) {
   const std::size_t tokens = windows.front().size() - 1;
   const TrainingRecording& recording = pass.recording;
   const SymbolValues values = recording.symbols.resolve({windows.size(), tokens, tokens});
@@ -195,7 +196,9 @@ void Trainer::add_losses(const RunPass& pass, const std::vector<std::span<const 
     loss.sum += out.data[i];
     loss.parts[part.index] += out.data[i] / part.weight;
   }
-  if (!std::isfinite(loss.sum) && blamed_.empty()) blamed_ = node_to_blame(pass, values, inputs);
+  if (blamed != nullptr && blamed->empty() && !std::isfinite(loss.sum)) {
+    *blamed = node_to_blame(pass, values, inputs);
+  }
 }
 
 std::string Trainer::node_to_blame(const RunPass& pass, const SymbolValues& values,
@@ -211,6 +214,7 @@ std::string Trainer::node_to_blame(const RunPass& pass, const SymbolValues& valu
   };
   execute::LateSizes sizes{&pass.recording.symbols};
   pass.executor.run(values, inputs, cache_, arena_, observe, nullptr, &sizes);
+  KVCAST_ASSERT(!blamed.empty());
   return blamed;
 }
 
@@ -224,7 +228,7 @@ void Trainer::add_ranks(Loss& loss) const {
 
 StepReport Trainer::step(TokenWindows& text) {
   StepReport report;
-  blamed_.clear();
+  std::string blamed;  // for a loss of this rank that is not finite
   report.step = steps_done_ + 1;
   report.learning_rate = settings_.rate.at(steps_done_);
   const double share = 1 / static_cast<double>(settings_.batch * text.seq_len());
@@ -237,12 +241,12 @@ StepReport Trainer::step(TokenWindows& text) {
     for (std::uint64_t i = count * m / settings_.micro_batches; i < end; ++i) {
       windows.push_back(text.drawn(drawn++));
     }
-    add_losses(m == 0 ? *first_ : *next_, windows, share, report.loss);
+    add_losses(m == 0 ? *first_ : *next_, windows, share, report.loss, &blamed);
   }
   add_ranks(report.loss);
   if (!std::isfinite(report.loss.sum)) {
-    if (messenger_ != nullptr) blamed_ = execute::first_error(*messenger_, blamed_, "");
-    throw not_finite(report.step, fmt::format("result of {}", blamed_), ", and so the loss");
+    if (messenger_ != nullptr) blamed = execute::first_error(*messenger_, blamed, "");
+    throw not_finite(report.step, "loss is not finite; the first such result is that of " + blamed);
   }
   const AdamW adamw;
   const auto t = static_cast<double>(report.step);
@@ -256,7 +260,7 @@ StepReport Trainer::step(TokenWindows& text) {
                                      {{std::string(optimizer_name), settings}}, messenger_)
                              .data[0];
   if (!std::isfinite(report.gradient_norm)) {
-    throw not_finite(report.step, fmt::format("gradient of {}", gradient_to_blame()));
+    throw not_finite(report.step, fmt::format("gradient of {} is not finite", gradient_to_blame()));
   }
   ++steps_done_;
   return report;

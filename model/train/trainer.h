@@ -118,8 +118,9 @@ class Trainer {
   execute::Output run_of_step(const execute::Executor& executor, const Graph& graph,
                               const Symbols& symbols, const SymbolValues& values,
                               const execute::Inputs& inputs, execute::Messenger* messenger);
+  /// `blamed`: takes the operator that a loss is not finite for, if it has none yet.
   void add_losses(const RunPass& pass, const std::vector<std::span<const TokenId>>& windows,
-                  double share, Loss& loss);
+                  double share, Loss& loss, std::string* blamed = nullptr);
   /// The sum of all ranks' losses.
   void add_ranks(Loss& loss) const;
   std::uint64_t rank() const;
@@ -147,7 +148,6 @@ class Trainer {
   execute::CacheStore cache_;
   std::uint64_t steps_done_ = 0;
   CountedSteps counted_;
-  std::string blamed_;  ///< for a loss of this rank that is not finite
 };
 
 /// What save() wrote beside the states. Throws Error.

@@ -324,6 +324,7 @@ TEST_CASE("train: Ctrl-C saves, and what a full disk cannot take leaves the last
 
   CHECK(interrupt("TERM", "--resume", first.size()) == "130\n");
   CHECK(*checkpoints().rbegin() > *first.rbegin());
+  CHECK_FALSE(checkpoints().rbegin()->ends_with("000"));
 }
 
 TEST_CASE("train --count: every FLOP and byte of a step is one that the recorded graphs have") {

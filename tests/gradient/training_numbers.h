@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -104,7 +105,8 @@ inline AdjointPair adjoint_pair(const TrainingPass& pass, const SymbolValues& sy
 }
 
 /// ⟨ȳ, J·v⟩ by central differences along the tangents v that adjoint_pair() has: what the losses
-/// differ by at w + h·v and w - h·v, over 2h. `rounding`: of the losses' last digit.
+/// differ by at w + h·v and w - h·v, over 2h. `rounding`: the slope's error by the losses' last
+/// digit.
 struct CentralDifference {
   double slope = 0;
   double rounding = 0;
@@ -118,10 +120,10 @@ inline CentralDifference central_difference(const TrainingPass& pass, const Symb
   for (const double step : {h, -h}) {
     PlainRun<double> run(pass.graph, symbols);
     fill(run, pass.graph, fixed, seed);
-    std::map<std::string, bool> moved;
+    std::set<std::string> moved;
     for (const TensorId id : pass.graph.outputs()) {
       const TensorInfo& t = pass.graph.tensor(id);
-      if (t.storage != Storage::Gradients || std::exchange(moved[t.name], true)) continue;
+      if (t.storage != Storage::Gradients || !moved.insert(t.name).second) continue;
       std::vector<double>& weights = run.numbers(Storage::Weights, t.name);
       const std::vector<Dual>& along = at.numbers(Storage::Weights, t.name);
       for (std::size_t i = 0; i < weights.size(); ++i) weights[i] += step * along[i].tangent;

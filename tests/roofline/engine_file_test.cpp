@@ -274,7 +274,7 @@ TEST_CASE("engine: every file of the catalog is read in each of its versions") {
     CHECK(newest.name == name);
     CHECK_FALSE(newest.description.empty());
     for (const std::string& version : newest.versions) {
-      CHECK(read_engine(path, version).name == name);
+      CHECK(read_engine(path, version).version == version);
     }
   }
 }

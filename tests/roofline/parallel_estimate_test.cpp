@@ -41,17 +41,21 @@ Configuration on_h100(const std::string& model, const Parallelism& p,
 
 Estimate at(const Configuration& c, const DesignPoint& p) { return Estimator(c).at(p); }
 
-/// Measured loads of Mixtral 8x7B whose tokens choose the last expert, and one of the others.
-ConfigOverride all_choose_the_last(const TestFolder& folder) {
+/// Measured loads of Mixtral 8x7B, the same in all layers.
+ConfigOverride loads_of(const TestFolder& folder, const std::vector<double>& tokens) {
   const std::filesystem::path file = folder / "tokens.csv";
   std::string text = "layer,expert,tokens\n";
   for (int layer = 0; layer < 32; ++layer) {
-    for (int expert = 0; expert < 8; ++expert) {
-      text += fmt::format("{},{},{}\n", layer, expert, expert == 7 ? 700 : 100);
+    for (std::size_t expert = 0; expert < 8; ++expert) {
+      text += fmt::format("{},{},{:.0f}\n", layer, expert, tokens[expert]);
     }
   }
   std::ofstream(file) << text;
   return {std::string(expert_tokens_key), file.string()};
+}
+/// Tokens choose the last expert, and one of the others.
+ConfigOverride all_choose_the_last(const TestFolder& folder) {
+  return loads_of(folder, {100, 100, 100, 100, 100, 100, 100, 700});
 }
 
 }  // namespace
@@ -295,16 +299,64 @@ TEST_CASE("several devices: all wait for the one whose experts are chosen most")
         near(8 * (8 * 64 * 0.75) * of_a_pair).epsilon(1e-3));
   CHECK(uneven.ttft_s > alike.ttft_s);
   // All tokens go there, where a device of loads that are alike gets a quarter of them.
+  const DesignPoint long_prompts{64, 4096, 2};
   const auto messages_s = [&](const std::vector<ConfigOverride>& overrides) {
     c.architecture = load_model(catalog(), "mixtral-8x7b", overrides);
-    return at(c, {64, 4096, 2}).communication_s;
+    return at(c, long_prompts).communication_s;
   };
   const double alike_s = messages_s({});
   CHECK(messages_s({loads}) / alike_s == near(4).epsilon(0.02));
-  CHECK(messages_s({{std::string(expert_draws_key), "1"}}) > alike_s);
-  CHECK(messages_s({{std::string(expert_draws_key), "1"}}) < 1.01 * alike_s);  // of 262,144 tokens
-  CHECK(messages_s({{std::string(expert_draws_key), "1000"}}) >
-        messages_s({{std::string(expert_draws_key), "1"}}));
+  // The pairs of 262,144 tokens have a variance of 2 · 1/8 · 7/8 · 6/7 a token.
+  const double more =
+      1.4236 * std::sqrt(0.1875 * 64 * 4096) / (0.25 * 64 * 4096);  // the largest of 8 draws
+  const double drawn_s = messages_s({{std::string(expert_draws_key), "1"}});
+  CHECK(drawn_s / alike_s - 1 == near(more).epsilon(0.1));
+}
+
+// Of 28 pairs of Mixtral's experts a token takes one, as likely as the product of their weights.
+TEST_CASE("several devices: tokens that reach the device with most pairs, counted") {
+  const TestFolder folder;
+  const auto messages_s = [&](std::uint64_t devices, const std::vector<ConfigOverride>& overrides) {
+    Configuration c = on_h100("mixtral-8x7b", {.ep = devices, .dp = devices});
+    c.architecture = load_model(catalog(), "mixtral-8x7b", overrides);
+    return at(c, {16 * devices, 4096, 2}).communication_s;
+  };
+  using Weights = std::vector<double>;
+  for (const Weights& weight :
+       {Weights{1, 1, 1, 1, 1, 1, 1, 1}, Weights{1, 1, 1, 1, 1, 1, 2, 4},
+        Weights{1, 2, 1, 2, 1, 2, 1, 20}, Weights{1, 1, 1, 1, 9, 9, 40, 40}}) {
+    for (const std::uint64_t devices : {2U, 4U, 8U}) {
+      CAPTURE(devices);
+      CAPTURE(weight.back());
+      const std::size_t here = 8 / devices;
+      double all = 0;
+      double reach = 0;  // the last device
+      double even = 0;
+      Weights chosen(8);
+      for (std::size_t i = 0; i < 8; ++i) {
+        for (std::size_t j = i + 1; j < 8; ++j) {
+          const double p = weight[i] * weight[j];
+          all += p;
+          chosen[i] += p;
+          chosen[j] += p;
+          if (j >= 8 - here) reach += p;
+          if (j >= 8 - here) even += 1.0 / 28;
+        }
+      }
+      reach /= all;
+      for (double& p : chosen) p *= 1e6 / all;
+      CHECK(messages_s(devices, {loads_of(folder, chosen)}) / messages_s(devices, {}) ==
+            near(reach / even).epsilon(0.05));
+    }
+  }
+  // Alike loads with copies, of which a device may have one.
+  const ConfigOverride alike = loads_of(folder, Weights(8, 100));
+  const ConfigOverride copies{std::string(expert_copies_key), "8"};
+  for (const std::uint64_t devices : {4U, 8U, 16U}) {
+    CAPTURE(devices);
+    CHECK(messages_s(devices, {copies, alike}) ==
+          near(messages_s(devices, {copies})).epsilon(1e-6));
+  }
 }
 
 TEST_CASE("several devices: the fullest of drawn steps") {

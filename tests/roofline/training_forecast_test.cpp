@@ -262,7 +262,8 @@ TEST_CASE("training forecast: what devices that split a model all do is its FLOP
   CHECK(flops(8).hardware_flops > flops(1).hardware_flops);
 }
 
-// The same, table 4: milliseconds of a layer of the 22B model on 8 A100, forward and back. Messages
+// Korthikanti et al. 2022, table 4: milliseconds of a layer of the 22B model on 8 A100, forward and
+// back. Messages
 // of a way take half of what they take on both, with full recomputation a third and two thirds.
 TEST_CASE("training forecast: a published layer's milliseconds, there and back") {
   struct Row {
@@ -339,16 +340,18 @@ TEST_CASE("training forecast: a token's FLOPs make the published days of a whole
   }
 }
 
-TEST_CASE("training forecast: no device needs more memory where there are more") {
-  const auto never_more = [](const char* model, const std::vector<Parallelism>& plans,
-                             std::uint64_t micro_batches, const TrainingOptions& options = {},
-                             ShardedStates sharded = ShardedStates::None) {
+TEST_CASE("training forecast: a device needs less memory where there are more") {
+  const auto always_less = [](const char* model, const std::vector<Parallelism>& plans,
+                              std::uint64_t micro_batches, const TrainingOptions& options = {},
+                              ShardedStates sharded = ShardedStates::None) {
     double most = HUGE_VAL;
     for (const Parallelism& plan : plans) {
       CAPTURE(model);
       CAPTURE(plan.tp);
       CAPTURE(plan.pp);
       CAPTURE(plan.dp);
+      CAPTURE(static_cast<int>(options.recompute));
+      CAPTURE(static_cast<int>(sharded));
       Configuration c = training_of(model, "h100-sxm", {}, "megatron");
       c.parallelism = plan;
       const std::uint64_t devices = plan.tp * plan.pp * plan.dp;
@@ -358,18 +361,18 @@ TEST_CASE("training forecast: no device needs more memory where there are more")
       }
       const double bytes =
           TrainingForecaster(c, options, sharded).at({32, 1024, micro_batches}).peak_memory_bytes;
-      CHECK(bytes <= most);
+      CHECK(bytes < most);
       most = bytes;
     }
   };
   for (const char* model : {"llama-2-7b", "qwen3-8b", "llama-3.2-1b"}) {
     for (const Recompute recompute : {Recompute::None, Recompute::Full}) {
       const TrainingOptions options{.recompute = recompute};
-      never_more(model, {{}, {.tp = 2}, {.tp = 4}, {.tp = 8}}, 4, options);
-      never_more(model, {{}, {.pp = 2}, {.pp = 4}, {.pp = 8}, {.pp = 16}}, 32, options);
+      always_less(model, {{}, {.tp = 2}, {.tp = 4}, {.tp = 8}}, 4, options);
+      always_less(model, {{}, {.pp = 2}, {.pp = 4}, {.pp = 8}, {.pp = 16}}, 32, options);
       for (const ShardedStates sharded : {ShardedStates::None, ShardedStates::Optimizer,
                                           ShardedStates::Gradients, ShardedStates::Weights}) {
-        never_more(model, {{.dp = 2}, {.dp = 4}, {.dp = 8}, {.dp = 32}}, 1, options, sharded);
+        always_less(model, {{.dp = 2}, {.dp = 4}, {.dp = 8}, {.dp = 32}}, 1, options, sharded);
       }
     }
   }
@@ -524,9 +527,6 @@ TEST_CASE("training forecast: conventions of model FLOPs") {
            Row{"gpt2-xl", {}, 1024, causal, 46.8e3, h100, .46, 1.1e-2},
            // karpathy/nanoGPT, README: about four days.
            Row{"gpt2", {}, 1024, with_attention, 107e3, a100, .29, 2e-2},
-           // Llama Team 2024 (arXiv:2407.21783), table 4: 2,048 sequences on 8,192 devices; a step
-           // takes 12.08 s by its 430 TFLOP/s.
-           Row{"llama-3.1-405b", {}, 8192, causal, 2048 * 8192 / 12.08 / 8192, h100, .43, 2e-2},
            // Smith et al. 2022 (arXiv:2201.11990), section 2.4: 1920 sequences in 60.1 s on 2,240.
            Row{"gpt2", gpt("105", "20480", "128", "2048", "51200"), 2048, with_attention,
                1920 * 2048 / 60.1 / 2240, a100, .302, 2e-3},

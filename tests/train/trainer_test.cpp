@@ -219,18 +219,23 @@ TEST_CASE("trainer: a loss or a gradient that is not finite ends the training") 
   const std::string hint = "; expected finite numbers, such as with a lower learning rate";
   // Of weights of about 1e18 come queries and keys of about 1e19, whose products are beyond fp32.
   CHECK(message(1e18, 0) ==
-        "step 2: the result of layer 0, attention is not finite, and so the loss" + hint);
+        "step 2: the loss is not finite; the first such result is that of layer 0, attention" +
+            hint);
+  // 1e38 times the square of about ln 61.
+  const std::string of_loss =
+      "step 1: the loss is not finite; the first such result is that of loss" + hint;
+  CHECK(message(1e-3, 1e38) == of_loss);
+  // Of two ranks the first one's own loss is finite.
   execute::Mailboxes mailboxes(2, 60);
   std::array<std::string, 2> of_ranks;
   std::vector<std::jthread> threads;
   for (std::size_t r = 0; r < 2; ++r) {
-    threads.emplace_back([&, r] { of_ranks[r] = message(1e18, 0, mailboxes.messenger(r).get()); });
+    threads.emplace_back(
+        [&, r] { of_ranks[r] = message(1e-3, r == 0 ? 0 : 1e38, mailboxes.messenger(r).get()); });
   }
   threads.clear();
-  CHECK(of_ranks[0] == message(1e18, 0));
-  CHECK(of_ranks[1] == of_ranks[0]);
-  // 1e38 times the square of about ln 61.
-  CHECK(message(1e-3, 1e38) == "step 1: the result of loss is not finite, and so the loss" + hint);
+  CHECK(of_ranks[0] == of_loss);
+  CHECK(of_ranks[1] == of_loss);
   // A loss of about 1e36, whose gradient's squares are beyond fp32.
   const std::string gradient = message(1e-3, 1e35);
   CHECK(gradient.find("step 1: the gradient of ") == 0);
