@@ -62,13 +62,19 @@ struct Entry {
     object.at("value");
     return object.flag_or("value", false);
   }
+  /// What `parse` returns; its errors get the entry's place.
   template <typename Parse>
-  auto word(Parse parse) const {
+  auto placed(Parse parse) const {
     try {
-      return parse(object.text("value"));
+      return parse();
     } catch (const Error& e) {
       throw Error(object.place() + ": " + e.what());
     }
+  }
+  template <typename Parse>
+  auto word(Parse parse) const {
+    const std::string text = object.text("value");
+    return placed([&] { return parse(text); });
   }
 };
 
@@ -109,7 +115,7 @@ const EngineKey engine_keys[] = {
     {"marlin_experts",
      [](const Entry& e, Engine& g) {
        for (const std::string& type : e.object.texts("value")) {
-         g.marlin_experts.push_back(parse_dtype(type));
+         g.marlin_experts.push_back(e.placed([&] { return parse_dtype(type); }));
        }
      }},
     {"accumulates_in_fp16", [](const Entry& e, Engine& g) { g.accumulates_in_fp16 = e.flag(); }},
@@ -259,6 +265,7 @@ std::vector<std::uint64_t> version_numbers(std::string_view text) {
     numbers.push_back(number);
     if (i < text.size() && text[i] != '.') break;
   }
+  while (numbers.size() > 1 && numbers.back() == 0) numbers.pop_back();  // 1 is 1.0
   return numbers;
 }
 

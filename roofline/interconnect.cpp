@@ -156,12 +156,13 @@ Interconnect::Interconnect(InterconnectData data) : data_(std::move(data)) {
           d.network_payload_bytes_per_s, "more than 0");
     check(d.network_latency_s >= 0, d.name, "network latency", d.network_latency_s, "0 or more");
   }
-  // A platform without measured libraries is the pure alpha-beta model.
+  // What no measured algorithm takes in any size follows the pure alpha-beta model.
   std::vector<AlgorithmCost>& plain = d.libraries[nccl];
   const AlgorithmCost::Protocol pure{2 * d.link_latency_s, d.link_bytes_per_s};
   const auto has = [&plain](CollectiveAlgorithm a) {
-    return std::any_of(plain.begin(), plain.end(),
-                       [a](const AlgorithmCost& cost) { return cost.algorithm == a; });
+    return std::any_of(plain.begin(), plain.end(), [a](const AlgorithmCost& cost) {
+      return cost.algorithm == a && cost.limits.empty() && !cost.whole_node;
+    });
   };
   if (!has(CollectiveAlgorithm::Ring)) plain.push_back({CollectiveAlgorithm::Ring, 0, {pure}});
   if (!has(CollectiveAlgorithm::Direct)) plain.push_back({CollectiveAlgorithm::Direct, 0, {pure}});

@@ -268,16 +268,22 @@ void append_stages(Exchange& exchange, const Groups& groups, const CollectivePla
 
 }  // namespace
 
+void check_size(const InterconnectData& data) {
+  if (data.devices_per_node <= max_devices && data.nodes <= max_devices &&
+      data.devices_per_node * data.nodes <= max_devices) {
+    return;
+  }
+  throw Error("platform " + data.name,
+              fmt::format("{} nodes of {} devices", data.nodes, data.devices_per_node),
+              fmt::format("at most {} devices", max_devices));
+}
+
 Platform node_platform(const InterconnectData& data) {
+  check_size(data);
   const auto devices = static_cast<std::uint32_t>(data.devices_per_node);
   Topology topology;
   if (data.pcie_group > 0) {
     topology = {TopologyKind::Pcie, static_cast<std::uint32_t>(data.pcie_group)};
-  }
-  if (data.devices_per_node > max_devices || data.devices_per_node * data.nodes > max_devices) {
-    throw Error("platform " + data.name,
-                fmt::format("{} nodes of {} devices", data.nodes, data.devices_per_node),
-                fmt::format("at most {} devices", max_devices));
   }
   Platform node = make_platform(topology, devices, data.link_bytes_per_s, data.link_latency_s);
   if (data.nodes == 1) return node;

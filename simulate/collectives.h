@@ -11,6 +11,8 @@
 
 namespace kvcast::simulate {
 
+/// Throws Error for more devices than a simulation has.
+void check_size(const roofline::InterconnectData& data);
 /// Devices "node0 device0", ... below the switches of their node; between nodes each device has an
 /// adapter of its own into one fabric that never blocks, at its payload's rate. Throws Error as
 /// Platform does.

@@ -245,6 +245,7 @@ Programs device_programs(const Configuration& c, const DesignPoint& point,
     throw Error("simulate prefill", "micro-batches that overlap on one stage", "--pp above 1");
   }
   roofline::check_platform(c);
+  check_size(c.interconnect->data());
   Programs programs;
   programs.ranks.resize(c.interconnect->devices());
   DesignPoint own = point;

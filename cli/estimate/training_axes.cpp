@@ -38,6 +38,9 @@ void TrainingAxes::set_sizes(reports::SweepSpec& spec) const {
     throw Error(
         "--train: cannot be combined with --prompt-len and --output-len; expected --seq-len");
   }
+  if (!spec.cache_dtype.empty()) {
+    throw Error("--cache-dtype", "a sweep of training", "none: there is no cache");
+  }
   spec.prompt_len = or_default(spec.seq_len, {default_seq_len});
 }
 

@@ -64,6 +64,11 @@ const std::vector<std::string> server_flags{"--model",
                                             "--pp",
                                             "--ep",
                                             "--dp",
+                                            "--platform",
+                                            "--link",
+                                            "--link-gb-per-s",
+                                            "--link-latency-s",
+                                            "--attention",
                                             "--set",
                                             "--mode"};
 
@@ -356,12 +361,16 @@ void add_simulate_serving(Command command, const Globals& globals) {
   c.add("--trace FILE.json", o->trace, "write a Chrome trace, for ui.perfetto.dev").writes();
   c.add("--plot", o->plot,
         "draw queue and cache over time, and beside it the spread of latencies; with "
-        "--find-max-rate latencies over the rate");
+        "--find-max-rate latencies over the rate")
+      .draws([](const std::filesystem::path& picture) {
+        return std::vector{picture, reports::picture_beside(picture, "-latency")};
+      });
   c.exclude("--scenario", server_flags, "the scenario file describes the server");
   c.exclude("--step-times", {"--pp", "--ep", "--dp"}, "the steps that ran had one stage");
   c.need({"--router"}, {"--replicas"});
   c.need({"--decode-scheduler", "--kv-link-gb-per-s", "--kv-link-latency-s"}, {"--decode-servers"});
   c.need({"--first-rate"}, {"--find-max-rate"});
+  c.exclude("--find-max-rate", {"--trace"}, "a trace is of one rate");
   c.callback([o, &globals] {
     if (o->scenario.empty() && !o->request.model.empty()) o->request.use_this_machine(globals);
     run_serving(*o, globals);

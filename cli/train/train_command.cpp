@@ -123,7 +123,7 @@ void run_steps(const TrainOptions& o, const Globals& globals, TrainingJob& job, 
       if (ranks != nullptr) {
         interrupted = execute::any_of_ranks(ranks->messenger(), interrupted);
       }
-      if (interrupted) save();
+      if (interrupted && trainer.steps_done() > first) save();
     });
     if (interrupted) break;
     const Stopwatch of_step;
@@ -157,7 +157,9 @@ void run_steps(const TrainOptions& o, const Globals& globals, TrainingJob& job, 
   };
   if (interrupted) {
     if (speaks) draw();
-    globals.say(fmt::format("stopped after step {}; --resume goes on", trainer.steps_done()));
+    globals.say(trainer.steps_done() == 0
+                    ? "stopped before the first step"
+                    : fmt::format("stopped after step {}; --resume goes on", trainer.steps_done()));
     if (ranks == nullptr) throw Interrupted{};
     return;
   }

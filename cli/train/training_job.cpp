@@ -130,7 +130,11 @@ std::optional<fs::path> last_checkpoint(const fs::path& output) {
     const std::string name = entry.path().filename().string();
     const bool is_one = name.starts_with(checkpoint_prefix) &&
                         name.find_first_not_of("0123456789", checkpoint_prefix.size()) == name.npos;
-    if (!is_one || !fs::exists(entry.path() / "training.json")) continue;
+    if (!is_one) continue;
+    if (!fs::exists(entry.path() / "training.json")) {
+      throw Error(entry.path().string(), "no training.json in it",
+                  "a checkpoint of kvcast train, or another --output");
+    }
     const std::uint64_t steps = train::read_progress(entry.path()).at("steps").get<std::uint64_t>();
     if (name != checkpoint_name(steps)) {
       throw Error(entry.path().string(), fmt::format("{} steps in its training.json", steps),
@@ -165,13 +169,14 @@ SavedForm saved_form(const TrainOptions& o, const Checkpoint& base, const Traine
   } else if (!trained.is_random()) {
     form.config = source_config(trained, DType::FP32);
   } else {
-    form.config = read_json_file(globals.catalog().find("models", "model", o.model));
-    form.config.erase("_kvcast");
+    nlohmann::json config = read_json_file(globals.catalog().find("models", "model", o.model));
+    config.erase("_kvcast");
+    nlohmann::json& of_text = config.contains("text_config") ? config["text_config"] : config;
     for (const ConfigOverride& change : parse_overrides(o.set)) {
       const nlohmann::json value = nlohmann::json::parse(change.value, nullptr, false);
-      form.config[change.key] = value.is_discarded() ? nlohmann::json(change.value) : value;
+      of_text[change.key] = value.is_discarded() ? nlohmann::json(change.value) : value;
     }
-    form.config["torch_dtype"] = "float32";
+    form.config = config_of(std::move(config), trained.architecture(), DType::FP32);
     const std::vector<MethodSpec> methods = parse_methods(o.method);
     if (std::ranges::count(methods, "mlkv", &MethodSpec::name) > 0) {
       add_mlkv_keys(base.architecture(), trainer.recording().model, form.config);
@@ -296,6 +301,14 @@ std::unique_ptr<TrainingJob> prepare_training(const TrainOptions& o, const Globa
   const std::optional<fs::path> before = last_checkpoint(o.output);
   if (before && !o.resume) {
     throw Error(o.output, "a folder with checkpoints", "a new folder, or --resume");
+  }
+  const fs::path metrics = fs::path(o.output) / metrics_file;
+  if (!before && fs::exists(metrics)) {
+    throw Error(metrics.string(), "a file without checkpoints beside it", "a new folder");
+  }
+  const auto place = [](const fs::path& p) { return fs::absolute(p).lexically_normal(); };
+  if (!o.plot.empty() && place(fs::path(o.plot).replace_extension(".csv")) == place(metrics)) {
+    throw Error("--plot", o.plot + ", whose data is the training's metrics.csv", "another name");
   }
   if (o.resume && !before) {
     throw Error("--resume", "no checkpoint in " + o.output, "the folder of a training");

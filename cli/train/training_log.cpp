@@ -20,7 +20,7 @@ std::uint64_t trainer_steps(const std::filesystem::path& checkpoint) {
 
 TrainingLog::TrainingLog(const std::filesystem::path& output, std::uint64_t steps,
                          const std::vector<std::string>& parts)
-    : path_(output / "metrics.csv"), parts_(parts), columns_{"step", "loss"} {
+    : path_(output / metrics_file), parts_(parts), columns_{"step", "loss"} {
   columns_.insert(columns_.end(), parts.begin(), parts.end());
   for (const char* column : {"gradient_norm", "learning_rate", "tokens_per_s", "validation_loss"}) {
     columns_.emplace_back(column);

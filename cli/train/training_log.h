@@ -12,6 +12,8 @@
 
 namespace kvcast::cli {
 
+/// In a training's output folder: a row for each step.
+inline constexpr const char* metrics_file = "metrics.csv";
 /// Checkpoints are folders checkpoint-000100 in a training's output folder.
 inline constexpr std::string_view checkpoint_prefix = "checkpoint-";
 /// Of the folder after so many steps: "checkpoint-000100".

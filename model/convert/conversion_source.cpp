@@ -37,9 +37,13 @@ nlohmann::json source_config(const Checkpoint& checkpoint, DType dtype) {
   nlohmann::json config = checkpoint.gguf() != nullptr
                               ? gguf_config(*checkpoint.gguf())
                               : read_json_file(checkpoint.path() / "config.json");
+  return config_of(std::move(config), checkpoint.architecture(), dtype);
+}
+
+nlohmann::json config_of(nlohmann::json config, const Architecture& a, DType dtype) {
   if (std::optional<TextConfig> text = text_config(config, "")) {
     config = std::move(text->config);
-    config["tie_word_embeddings"] = checkpoint.architecture().tied_embeddings;
+    config["tie_word_embeddings"] = a.tied_embeddings;
   }
   config.erase("quantization_config");  // weights are written as numbers
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = torch_name(dtype);

@@ -35,6 +35,8 @@ struct ConversionReport {
 /// The configuration in Hugging Face's form, also for a GGUF file, with the dtype of the weights to
 /// write.
 nlohmann::json source_config(const Checkpoint& checkpoint, DType dtype);
+/// What is left of a config.json for the text model's weights as plain numbers.
+nlohmann::json config_of(nlohmann::json config, const Architecture& a, DType dtype);
 
 /// The weights of a model, by their names in the forward pass.
 std::map<std::string, TensorInfo> weights_of(const Recording& recording);

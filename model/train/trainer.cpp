@@ -293,6 +293,10 @@ Loss Trainer::loss_of(const TokenWindows& text) {
 
 void Trainer::save(const fs::path& folder, const nlohmann::json& config, const fs::path& tokenizer,
                    nlohmann::json progress) const {
+  for (const auto& [key, tensor] : store_->tensors()) {
+    if (key.first != Storage::Weights || all_finite(tensor.numbers<float>())) continue;
+    throw not_finite(steps_done_, fmt::format("weight {} is not finite", key.second));
+  }
   const HelperModel* const helper =
       recording_.predictor ? &recording_.helper_models.front() : nullptr;
   const Architecture& a = helper != nullptr ? helper->architecture : recording_.model;

@@ -4,8 +4,10 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <utility>
 
+#include <boost/functional/hash.hpp>
 #include <fmt/format.h>
 
 #include "model/base/error.h"
@@ -25,6 +27,14 @@ constexpr Words<Policy, 9> policies = {{{Policy::VllmV1, "vllm-v1"},
                                         {Policy::Sglang, "sglang"},
                                         {Policy::SglangLpm, "sglang-lpm"}}};
 
+/// Names part `i` of n of a block: ids are any 64 bits, so that large ones need a hash.
+std::uint64_t piece_of(std::uint64_t block, std::uint64_t i, std::uint64_t n) {
+  if (block < std::numeric_limits<std::uint64_t>::max() / n) return block * n + i;
+  std::size_t name = block;
+  boost::hash_combine(name, i);
+  return name;
+}
+
 /// Full blocks of the prompt -> the pieces that they hold. A request's own blocks may be longer or
 /// shorter than the cache's, if one divides the other.
 std::vector<std::uint64_t> pieces_of(const ServingRequest& r, const SchedulerSettings& s) {
@@ -36,7 +46,7 @@ std::vector<std::uint64_t> pieces_of(const ServingRequest& r, const SchedulerSet
     if (of_request >= s.block_size) {
       const std::uint64_t in_each = of_request / s.block_size;
       if (b / in_each >= r.blocks.size()) break;
-      pieces.push_back(r.blocks[b / in_each] * in_each + b % in_each);
+      pieces.push_back(piece_of(r.blocks[b / in_each], b % in_each, in_each));
     } else {
       const std::uint64_t last = (b + 1) * s.block_size / of_request - 1;
       if (last >= r.blocks.size()) break;

@@ -327,6 +327,26 @@ TEST_CASE("train: Ctrl-C saves, and what a full disk cannot take leaves the last
   CHECK_FALSE(checkpoints().rbegin()->ends_with("000"));
 }
 
+TEST_CASE("train: a checkpoint of random weights has the configuration that was trained") {
+  const TestFolder folder;
+  const std::string out = folder.file("out");
+  const std::string text = folder.file("text.txt");
+  std::ofstream(text) << std::string(200, '!');
+  const std::string train = "train --quiet --model " KVCAST_SOURCE_DIR
+                            "/tests/oracle/mistral3_wrapped --random-weights 1 --tokenizer bytes "
+                            "--seq-len 8 --batch 2 --text '" +
+                            text + "' ";
+  run_well(train + "--set intermediate_size=20 --steps 1 --output '" + out + "'");
+  const json config = json::parse(contents(out + "/checkpoint-000001/config.json"));
+  CHECK(config.at("intermediate_size") == 20);
+  CHECK(config.at("torch_dtype") == "float32");
+  run_well("run --quiet --model '" + out + "/checkpoint-000001' --tokens 1,2 --output-len 1");
+  const ProgramResult broken =
+      run_program(train + "--steps 1 --learning-rate 1e300 --output '" + folder.file("no") + "'");
+  CHECK(broken.status == 1);
+  check_contains(broken.errors, {"step 1: the weight ", " is not finite"});
+}
+
 TEST_CASE("train --count: every FLOP and byte of a step is one that the recorded graphs have") {
   const TestFolder folder;
   const std::string text = write_text(folder);

@@ -166,7 +166,8 @@ TEST_CASE("engine: versions are compared as numbers") {
   CHECK(version_numbers("0.6.3.post1") == Numbers{0, 6, 3});
   CHECK(version_numbers("b4748") == Numbers{4748});
   CHECK(version_numbers("v1.2") == Numbers{1, 2});
-  CHECK(version_numbers("0.1.0a1") == Numbers{0, 1, 0});
+  CHECK(version_numbers("0.1.2a1") == Numbers{0, 1, 2});
+  CHECK(version_numbers("1") == version_numbers("1.0"));
   CHECK(version_numbers("main").empty());
   CHECK(version_numbers("").empty());
   CHECK(version_numbers("0.10") > version_numbers("0.9"));

@@ -55,6 +55,23 @@ TEST_CASE("interconnect: a ring of 4 takes its steps and its bytes") {
   CHECK_NEAR(at(ring, CollectiveKind::AllReduce, 4, 0x1p43), 12e-6 + 1.5 * 0x1p43 * 1e-9, 1e-6);
 }
 
+TEST_CASE("interconnect: what no measured algorithm takes follows the links") {
+  InterconnectData data = plain(4);
+  AlgorithmCost small{CollectiveAlgorithm::Ring, 0, {{1e-9, 1e12}}};
+  small.limits = {{4, 1024}};
+  AlgorithmCost whole{CollectiveAlgorithm::Direct, 0, {{1e-9, 1e12}}};
+  whole.whole_node = true;
+  data.libraries["nccl"] = {small, whole};
+  const Interconnect measured(data);
+  const Interconnect links(plain(4));
+  CHECK(at(measured, CollectiveKind::AllReduce, 4, 1 << 20) ==
+        at(links, CollectiveKind::AllReduce, 4, 1 << 20));
+  CHECK(at(measured, CollectiveKind::AllToAll, 2, 1 << 20) ==
+        at(links, CollectiveKind::AllToAll, 2, 1 << 20));
+  CHECK(at(measured, CollectiveKind::AllToAll, 4, 1 << 20) <
+        at(links, CollectiveKind::AllToAll, 4, 1 << 20));
+}
+
 TEST_CASE("interconnect: two nodes of two overlap their stages") {
   InterconnectData data = plain(2);
   data.nodes = 2;

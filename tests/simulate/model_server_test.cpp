@@ -1,6 +1,8 @@
 #include "simulate/serving/model_server.h"
 
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -51,6 +53,21 @@ TEST_CASE("model server: an engine's version says which defaults its scheduler h
     CHECK(settings(small, "vllm:0.11").max_num_seqs == 256);
   }
   CHECK(settings("h100-sxm", "vllm:0.6.3").policy == Policy::VllmV0);
+  CHECK(settings("h100-sxm", "tensorrt-llm:1").schedules_ahead);  // 1 is 1.0
+}
+
+TEST_CASE("model server: an engine's file says whether prompts are read in chunks") {
+  roofline::Configuration c = configuration("h100-sxm", "ideal");
+  for (const auto& [rules, policy] : {std::pair{"vllm-v1", Policy::VllmV1},
+                                      std::pair{"trtllm-utilization", Policy::TrtllmUtilization}}) {
+    for (const bool chunks : {false, true}) {
+      CAPTURE(rules);
+      c.engine.values = {
+          {"scheduler.rules", '"' + std::string(rules) + '"', "assumed", "a test", ""},
+          {"scheduler.chunked_prefill", chunks ? "true" : "false", "assumed", "a test", ""}};
+      CHECK(default_settings(policy, c).chunked_prefill == chunks);
+    }
+  }
 }
 
 TEST_CASE("model server: vLLM's first scheduler reads as many tokens as a sequence may have") {

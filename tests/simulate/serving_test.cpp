@@ -243,6 +243,12 @@ TEST_CASE("serving: a prompt's blocks are found again by the next with the same 
   requests[0].blocks = requests[1].blocks = {3};
   settings.request_block_tokens = 8;
   CHECK(serve_all(one_server(settings, cost_of(1)), requests).times.counts.hit_tokens == 4);
+  // Ids are any 64 bits: of 2^63 and 0 the halves have different names.
+  requests[0].blocks = {0};
+  requests[1].blocks = {std::uint64_t{1} << 63};
+  CHECK(serve_all(one_server(settings, cost_of(1)), requests).times.counts.hit_tokens == 0);
+  requests[0].blocks = requests[1].blocks;
+  CHECK(serve_all(one_server(settings, cost_of(1)), requests).times.counts.hit_tokens == 4);
   requests[0].blocks = requests[1].blocks = {1, 2, 3, 4};
   settings.request_block_tokens = 2;
   CHECK(serve_all(one_server(settings, cost_of(1)), requests).times.counts.hit_tokens == 4);
