@@ -10,6 +10,7 @@
 #include "cli/frame/result.h"
 #include "cli/run/pair_text.h"
 #include "cli/run/run_inputs.h"
+#include "cli/run/run_job.h"
 #include "cli/train/training_log.h"
 #include "model/base/json_file.h"
 #include "model/base/quantity.h"
@@ -19,6 +20,7 @@
 #include "model/execute/generate.h"
 #include "model/execute/machine_probe.h"
 #include "model/io/files/number_text.h"
+#include "model/record/recording.h"
 
 namespace kvcast::cli {
 namespace {
@@ -315,6 +317,9 @@ std::unique_ptr<TrainingJob> prepare_training(const TrainOptions& o, const Globa
   }
   execute::use_threads(rank_threads(o.threads, ranks));
 
+  if (o.random_weights.empty() && !o.set.empty()) {
+    throw Error("--set", o.set.front() + " of a checkpoint", "--random-weights");
+  }
   Checkpoint start =
       o.random_weights.empty()
           ? Checkpoint(o.model)
@@ -323,6 +328,8 @@ std::unique_ptr<TrainingJob> prepare_training(const TrainOptions& o, const Globa
   const TextEncoder encoder = parse_encoder(o, start);
   const std::vector<MethodSpec> methods = parse_training(o, start, before);
   const Architecture& a = start.architecture();
+  // The rest is known, and checked, when the weights are there.
+  check_machine_memory(a.name + " in fp32", 4 * static_cast<double>(count_parameters(a)));
   TokenWindows windows = read_windows(o.text, "--text", encoder, seq_len, settings.seed, a);
   ordered_json common = settings_json(o, settings, seq_len);
   common["tokens"] = windows.fingerprint();
