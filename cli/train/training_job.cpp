@@ -287,6 +287,19 @@ void check_auxiliary(const TrainOptions& o, const TrainingJob& job, const TextEn
               "models with the same tokenizer");
 }
 
+/// Throws Error where metrics.csv would replace a file that no training wrote, or the plot's data
+/// would replace metrics.csv.
+void check_metrics(const TrainOptions& o, bool goes_on) {
+  const fs::path metrics = fs::path(o.output) / metrics_file;
+  if (!goes_on && fs::exists(metrics)) {
+    throw Error(metrics.string(), "a file without checkpoints beside it", "a new folder");
+  }
+  const auto place = [](const fs::path& p) { return fs::absolute(p).lexically_normal(); };
+  if (!o.plot.empty() && place(fs::path(o.plot).replace_extension(".csv")) == place(metrics)) {
+    throw Error("--plot", o.plot + ", whose data is the training's metrics.csv", "another name");
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<TrainingJob> prepare_training(const TrainOptions& o, const Globals& globals,
@@ -304,14 +317,7 @@ std::unique_ptr<TrainingJob> prepare_training(const TrainOptions& o, const Globa
   if (before && !o.resume) {
     throw Error(o.output, "a folder with checkpoints", "a new folder, or --resume");
   }
-  const fs::path metrics = fs::path(o.output) / metrics_file;
-  if (!before && fs::exists(metrics)) {
-    throw Error(metrics.string(), "a file without checkpoints beside it", "a new folder");
-  }
-  const auto place = [](const fs::path& p) { return fs::absolute(p).lexically_normal(); };
-  if (!o.plot.empty() && place(fs::path(o.plot).replace_extension(".csv")) == place(metrics)) {
-    throw Error("--plot", o.plot + ", whose data is the training's metrics.csv", "another name");
-  }
+  check_metrics(o, before.has_value());
   if (o.resume && !before) {
     throw Error("--resume", "no checkpoint in " + o.output, "the folder of a training");
   }

@@ -17,8 +17,8 @@ struct ShellOptions {
   double limit_s = std::numeric_limits<double>::infinity();
   std::size_t most_output = 1u << 20;  ///< bytes kept of either, more than any answer needs
   bool keep_errors = false;            ///< else they go where this program's go
-  const std::atomic<bool>* stop =
-      nullptr;  ///< set by Ctrl-C or SIGTERM, which then end only the command
+  /// Set by Ctrl-C or SIGTERM, which then end only the command.
+  const std::atomic<bool>* stop = nullptr;
 };
 
 struct ShellRun {

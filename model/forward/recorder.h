@@ -219,7 +219,7 @@ class Recorder {
   /// `mixed` into `onto`, one result for each of these; see MixStreams.
   std::vector<Value> mix_streams(std::string_view label, const std::vector<Value>& mixed,
                                  const std::vector<Value>& onto, Value coefficients);
-  /// The rows of each sequence in parts of as many, or one more.
+  /// The rows of each sequence in parts, which differ by a row at most.
   std::vector<Value> split_rows(std::string_view label, Value x, std::uint64_t parts);
   /// Each row `times` times side by side.
   Value repeat_rows(std::string_view label, Value x, std::uint64_t times);

@@ -89,11 +89,8 @@ bool all_finite(std::span<const float> numbers) {
 }
 
 Error not_finite(std::uint64_t step, const std::string& what) {
-  return Error(
-      fmt::format("step {}: the {}; expected finite numbers, such as with a lower learning "
-                  "rate",
-                  step, what),
-      Fault::Run);
+  const char* const hint = "expected finite numbers, such as with a lower learning rate";
+  return Error(fmt::format("step {}: the {}; {}", step, what, hint), Fault::Run);
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ class Trainer {
   execute::Output run_of_step(const execute::Executor& executor, const Graph& graph,
                               const Symbols& symbols, const SymbolValues& values,
                               const execute::Inputs& inputs, execute::Messenger* messenger);
-  /// `blamed`: takes the operator that a loss is not finite for, if it has none yet.
+  /// `blamed`: if empty, gets the operator that makes the loss not finite.
   void add_losses(const RunPass& pass, const std::vector<std::span<const TokenId>>& windows,
                   double share, Loss& loss, std::string* blamed = nullptr);
   /// The sum of all ranks' losses.

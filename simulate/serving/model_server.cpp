@@ -241,9 +241,7 @@ SchedulerSettings default_settings(Policy policy, const Configuration& c,
   take(engine, "max_batched_tokens", tokens);
   take(engine, "kv_block_tokens", s.block_size);
   if (can_share) take(engine, "prefix_caching", s.prefix_caching);
-  const bool may_chunk = policy == Policy::VllmV1 || policy == Policy::TrtllmGuaranteed ||
-                         policy == Policy::TrtllmUtilization;
-  if (may_chunk) take(engine, "chunked_prefill", s.chunked_prefill);
+  take(engine, "chunked_prefill", s.chunked_prefill);
   take(engine, "reserve_full_prompt", s.reserve_full_prompt);
   take(engine, "schedules_ahead", s.schedules_ahead);
   if (!is_large(c.hardware)) {
