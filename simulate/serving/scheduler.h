@@ -67,6 +67,7 @@ struct SchedulerSettings {
   std::uint64_t long_prefill_token_threshold = 0;  ///< vllm-v1: most of a prompt in a step; 0: all
   std::uint64_t chunked_prefill_size = 8192;       ///< SGLang
   double conservativeness = 1;                     ///< SGLang
+  bool mixed_chunk = false;                        ///< SGLang: prompts' steps take decode steps too
   /// Tokens that each of ServingRequest::blocks stands for; 0: no requests have any.
   std::uint64_t request_block_tokens = 0;
   /// Rows of cache that a sequence of so many tokens fills, where windows bound it or it has

@@ -52,7 +52,8 @@ const Setting settings[]{
      0,
      {"vllm-v1"}},
     {"chunked_prefill_size", &SchedulerSettings::chunked_prefill_size, 1, {"sglang"}},
-    {"conservativeness", &SchedulerSettings::conservativeness, 0, {"sglang"}}};
+    {"conservativeness", &SchedulerSettings::conservativeness, 0, {"sglang"}},
+    {"mixed_chunk", &SchedulerSettings::mixed_chunk, 1, {"sglang"}}};
 
 double cost_at(const JsonObject& o, const char* key) {
   const double seconds = o.number_or(key, 0);

@@ -98,9 +98,10 @@ class PrefixTree {
   std::uint64_t entered_ = 0;
 };
 
-/// SGLang 0.5.3, managers/schedule_batch.py and schedule_policy.py: prompts first and alone, one of
-/// them cut at a time; requests are taken as far as outputs are expected to fit, and taken back
-/// when they do not. A pipeline's stages share max_num_seqs (pp_max_micro_batch_size).
+/// SGLang 0.5.3, managers/schedule_batch.py and schedule_policy.py: prompts first and alone (with
+/// mixed_chunk beside decode steps, whose tokens they leave room for), one of them cut at a time;
+/// requests are taken as far as outputs are expected to fit, and taken back when they do not. A
+/// pipeline's stages share max_num_seqs (pp_max_micro_batch_size).
 class Sglang : public Scheduler {
  public:
   explicit Sglang(const SchedulerSettings& settings)
@@ -141,7 +142,10 @@ class Sglang : public Scheduler {
   std::uint64_t peak_blocks() const override { return peak_; }
 
   void plan() override {
-    if (!plan_prompts()) plan_decode();
+    // A cut prompt is the last of the running ones; those that start come behind it.
+    const std::size_t began = running_.size() - (has_cut() ? 1 : 0);
+    if (!plan_prompts()) return plan_decode();
+    if (settings_.mixed_chunk && num_new_blocks(began) <= available()) decode(began);
   }
 
   /// The last of the running ones, if it is cut.
@@ -182,9 +186,12 @@ class Sglang : public Scheduler {
     double expected = 0;
     for (const Owned& s : running_) expected += s.get() != cut_ ? expected_new(*s) : 0;
     const double room = static_cast<double>(available() * size) - expected * ratio_;
-    double used = 0;
+    const std::uint64_t beside = settings_.mixed_chunk ? num_decoding() : 0;
+    auto used = static_cast<double>(beside);
     std::uint64_t input = settings_.max_num_batched_tokens;
     std::uint64_t chunk = settings_.chunked_prefill_size;
+    input -= std::min(input, beside);
+    chunk -= std::min(chunk, beside);
     std::uint64_t promised = 0;  // blocks
     const auto add = [&](Sequence& s, std::uint64_t tokens) {
       promised += blocks_for(s, s.computed + tokens) - s.blocks.size();
@@ -246,7 +253,7 @@ class Sglang : public Scheduler {
 
   void plan_decode() {
     bool retracted = false;
-    while (num_new_blocks() > available()) {
+    while (num_new_blocks(running_.size()) > available()) {
       retract();
       retracted = true;
     }
@@ -264,17 +271,28 @@ class Sglang : public Scheduler {
       const double least = last_ratio * first_ratio_;
       ratio_ = std::max(least, ratio_ - (first_ratio_ - least) / ratio_steps);
     }
-    for (const Owned& s : running_) {
-      if (!decodes(*s)) continue;
-      take_blocks(*s, 1);
-      run(*s, 1);
+    decode(running_.size());
+  }
+
+  /// Of the first `count` running ones, those that do.
+  void decode(std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      if (!decodes(*running_[i])) continue;
+      take_blocks(*running_[i], 1);
+      run(*running_[i], 1);
     }
   }
 
-  std::uint64_t num_new_blocks() const {
+  std::uint64_t num_decoding() const {
+    return static_cast<std::uint64_t>(std::count_if(
+        running_.begin(), running_.end(), [this](const Owned& s) { return decodes(*s); }));
+  }
+  /// That these take.
+  std::uint64_t num_new_blocks(std::size_t count) const {
     std::uint64_t blocks = 0;
-    for (const Owned& s : running_) {
-      if (decodes(*s)) blocks += blocks_for(*s, s->known) - s->blocks.size();
+    for (std::size_t i = 0; i < count; ++i) {
+      const Sequence& s = *running_[i];
+      if (decodes(s)) blocks += blocks_for(s, s.known) - s.blocks.size();
     }
     return blocks;
   }

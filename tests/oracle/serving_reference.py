@@ -55,6 +55,7 @@ DEFAULTS = {
     "long_prefill_token_threshold": 0,
     "chunked_prefill_size": 8192,
     "conservativeness": 1.0,
+    "mixed_chunk": False,
     "schedules_ahead": False,
     "batch_wait_timeout_iters": 0,
     "batch_wait_max_tokens_ratio": 0.0,
@@ -635,6 +636,7 @@ class Sglang(Scheduler):
         super().__init__(settings)
         self.blocks = Tree(settings["num_blocks"], self.block)
         self.chunk = settings["chunked_prefill_size"]
+        self.mixed = settings["mixed_chunk"]
         assert self.chunk >= self.block, "a chunk would be rounded down to nothing"
         self.start_ratio = min(1.0, 0.7 * settings["conservativeness"])
         self.least_ratio = 0.14 * self.start_ratio
@@ -653,7 +655,12 @@ class Sglang(Scheduler):
         return list(self.waiting)
 
     def schedule(self):
-        return self.prefills() or self.decodes()
+        batch = self.prefills()
+        if not batch:
+            return self.decodes()
+        if self.mixed and self.needed() <= self.blocks.available():
+            batch += self.take_one_each()
+        return batch
 
     def prefills(self):
         def remaining(r):
@@ -661,8 +668,8 @@ class Sglang(Scheduler):
 
         to_come = sum(remaining(r) for r in self.running)
         total = self.blocks.available() * self.block - to_come * self.ratio
-        used = 0
-        rem_input, rem_chunk = self.budget, self.chunk
+        used = len(self.running) if self.mixed else 0
+        rem_input, rem_chunk = self.budget - used, self.chunk - used
         batch, completed, promised = [], [], 0
 
         def margin(value):
@@ -720,12 +727,17 @@ class Sglang(Scheduler):
         self.completed = completed
         return batch
 
-    def decodes(self):
-        def needed():
-            return sum(up(r.computed + 1, self.block) - len(r.blocks) for r in self.running)
+    def needed(self):
+        return sum(up(r.computed + 1, self.block) - len(r.blocks) for r in self.running)
 
+    def take_one_each(self):
+        for r in self.running:
+            self.blocks.take(r, up(r.computed + 1, self.block) - len(r.blocks))
+        return [(r, 1) for r in self.running]
+
+    def decodes(self):
         retracted = False
-        while needed() > self.blocks.available():
+        while self.needed() > self.blocks.available():
             retracted = True
             if len(self.running) > 1:
                 at = min(range(len(self.running)), key=lambda i: (self.running[i].generated,
@@ -741,9 +753,7 @@ class Sglang(Scheduler):
                              (sum(r.output for r in self.running) + 1))
         else:
             self.ratio = max(self.least_ratio, self.ratio - (self.start_ratio - self.least_ratio) / 600)
-        for r in self.running:
-            self.blocks.take(r, up(r.computed + 1, self.block) - len(r.blocks))
-        return [(r, 1) for r in self.running]
+        return self.take_one_each()
 
     def retract(self, r):
         self.blocks.release(r)
@@ -1275,6 +1285,8 @@ def write(path):
             settings, requests, dyadic = random_workload(policy, seed)
             if ahead:
                 settings["schedules_ahead"] = True
+                if policy.startswith("sglang"):
+                    settings["mixed_chunk"] = kept % 2 == 0
                 if policy.startswith("trtllm"):
                     settings.update(batch_wait_timeout_iters=seed % 4, batch_wait_max_tokens_ratio=0.75)
             steps = []

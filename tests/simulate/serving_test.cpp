@@ -218,6 +218,27 @@ TEST_CASE("serving: TensorRT-LLM's prompts wait for others beside decode steps")
   CHECK(three.first == std::vector<double>{1, 4, 4});
 }
 
+TEST_CASE("serving: SGLang's prompts beside decode steps") {
+  SchedulerSettings settings = blocks_of_4(Policy::Sglang, 20);
+  settings.max_model_len = 0;
+  settings.max_num_batched_tokens = 100;
+  settings.chunked_prefill_size = 100;
+  const auto requests = requests_of({{0, 8, 3}, {0.5, 8, 1}});
+  // The second is read from 1 to 2, alone or beside the first one's second token.
+  Served s = serve_all(one_server(settings, cost_of(1)), requests);
+  CHECK(s.first == std::vector<double>{1, 2});
+  CHECK(s.finish == std::vector<double>{4, 2});
+  settings.mixed_chunk = true;
+  s = serve_all(one_server(settings, cost_of(1)), requests);
+  CHECK(s.first == std::vector<double>{1, 2});
+  CHECK(s.finish == std::vector<double>{3, 2});
+  // That token leaves room for 7 of the prompt's 8, so for one block.
+  settings.chunked_prefill_size = 8;
+  s = serve_all(one_server(settings, cost_of(1)), requests);
+  CHECK(s.first == std::vector<double>{1, 3});
+  CHECK(s.finish == std::vector<double>{3, 3});
+}
+
 TEST_CASE("serving: settings beyond their limits are refused") {
   SchedulerSettings settings = blocks_of_4(Policy::TrtllmGuaranteed, 20);
   for (const double ratio : {-0.1, 1.1}) {
@@ -374,6 +395,7 @@ TEST_CASE("serving: nothing is lost or made up, whatever the policy and the load
       s.max_model_len = 60;
       s.prefix_caching = seed % 2 == 0;
       s.reserve_full_prompt = seed % 3 == 0;
+      s.mixed_chunk = seed % 4 < 2;
       s.request_block_tokens = s.block_size;
       auto requests = drawn("poisson:rate=3", "uniform:1,40", "uniform:1,20", 150, seed);
       for (ServingRequest& r : requests) {  // a common beginning, then something of its own
