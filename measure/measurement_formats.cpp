@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "measure/inference_x.h"
+#include "measure/benchmark_servers.h"
 #include "measure/measurement_fields.h"
 #include "model/base/error.h"
 #include "model/io/files/number_text.h"
@@ -435,7 +435,7 @@ void set_served_dtypes(const MeasurementFields& f, MeasuredRow& row) {
 
 /// InferenceX's lengths are uniform from 80 % of the nominal ones on (its RANDOM_RANGE_RATIO), ten
 /// requests a client; aiconfigurator-core lists its runs without saying so, and beside them
-/// NVIDIA's own, whose lengths are equal.
+/// NVIDIA's own, whose lengths are equal, of servers as aiconfigurator sets them up.
 LoopRequests closed_loop_of(const MeasuredRow& row, const std::string& note, bool says_cache) {
   const bool listed = row.source.find("silicon_sample") != std::string::npos;
   const bool own = note.find("measured by NVIDIA") != std::string::npos;
@@ -446,6 +446,8 @@ LoopRequests closed_loop_of(const MeasuredRow& row, const std::string& note, boo
     loop.scheduler = inference_x_scheduler(row.engine, row.model, row.size.prompt_len,
                                            row.size.output_len, row.parallelism.tp);
     loop.marlin_mxfp4 = inference_x_uses_marlin(row.engine, row.model);
+  } else if (own) {
+    loop.scheduler = aiconfigurator_scheduler(row.engine, row.size.batch, row.size.prompt_len);
   }
   return loop;
 }

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "measure/inference_x.h"
+#include "measure/benchmark_servers.h"
 #include "model/base/error.h"
 #include "model/io/files/number_text.h"
 
@@ -57,6 +57,8 @@ constexpr const char* script_assumed =
     "a cache in fp8, as InferenceMAX's script of October 2025 has it (kv-cache-dtype: fp8)";
 constexpr const char* inference_x_assumed =
     "the scheduler's settings of InferenceMAX's scripts of October 2025";
+constexpr const char* aiconfigurator_assumed =
+    "the scheduler's settings that aiconfigurator writes (max_num_tokens; SGLang's mixed chunks)";
 constexpr const char* tool_assumed =
     "the engine's own limits, and steps with room for the longest prompt beside a token of each "
     "sequence, in place of those that trtllm-bench chooses; its prompts are token ids";
@@ -412,6 +414,23 @@ void read_grid(const CsvRow& row, ServedRun& run) {
                       number(numbers[1]) + number(numbers[2]), whole(numbers[0])};
 }
 
+/// What a benchmark's scripts set beyond the engine's defaults.
+void ask_of_server(const std::string& workload, ServedRun& run) {
+  const ServedWorkload& w = run.workload;
+  if (w.groups.size() != 1) return;
+  const std::uint64_t prompt = w.groups[0].prompt.most;
+  const auto take = [&run](const std::map<std::string, std::string>& asked, const char* assumed) {
+    if (!asked.empty()) assume(run, assumed);
+    run.scheduler.insert(asked.begin(), asked.end());
+  };
+  if (says(workload, "InferenceMAX")) {
+    const std::uint64_t output = w.groups[0].output.most;
+    take(inference_x_scheduler(run.engine, run.model, prompt, output, run.tp), inference_x_assumed);
+  } else if (says(run.source, "silicon_sample") && w.arrivals && w.arrivals->users > 0) {
+    take(aiconfigurator_scheduler(run.engine, w.arrivals->users, prompt), aiconfigurator_assumed);
+  }
+}
+
 ServedRun read_run(const CsvRow& row) {
   ServedRun run;
   run.run = row.text("run");
@@ -430,14 +449,8 @@ ServedRun read_run(const CsvRow& row) {
     assume(run, in_process_assumed);
   }
   read_workload(row.text("workload"), row.text("trace"), run);
-  if (says(row.text("workload"), "InferenceMAX") && run.workload.groups.size() == 1) {
-    const ServedGroup& g = run.workload.groups[0];
-    const auto asked =
-        inference_x_scheduler(run.engine, run.model, g.prompt.most, g.output.most, run.tp);
-    if (!asked.empty()) assume(run, inference_x_assumed);
-    run.scheduler.insert(asked.begin(), asked.end());
-  }
   if (run.unusable.empty()) read_arrivals(row.text("arrival"), run);
+  ask_of_server(row.text("workload"), run);
   count_requests(row.text("engine"), run);
   return run;
 }

@@ -350,15 +350,15 @@ TEST_CASE("CSV of servers: rows of closed loops, and of batches that start toget
   CHECK(m.rows[8].mean_output() == near(57.6));  // 0.9 x 64
 }
 
-TEST_CASE("CSV of servers: what InferenceX's scripts ask of its servers") {
+TEST_CASE("CSV of servers: what benchmarks' scripts ask of their servers") {
   using Options = std::map<std::string, std::string>;
   const auto loop = [](const std::string& model, const std::string& engine, const char* tp,
-                       const char* prompt, const char* source) {
+                       const char* prompt, const char* source, const char* note = "") {
     const Measurements m = parse_measurements(
         "model,engine,num_gpus,tp,weight_dtype,arrival,batch,prompt_len,output_len,metric,value,"
-        "unit,source\n" +
-            fmt::format("{},{},{},{},fp8,closed-loop,4,{},1024,ttft,1,s,{}\n", model, engine, tp,
-                        tp, prompt, source),
+        "unit,source,note\n" +
+            fmt::format("{},{},{},{},fp8,closed-loop,4,{},1024,ttft,1,s,{},{}\n", model, engine, tp,
+                        tp, prompt, source, note),
         "m");
     return *m.rows.at(0).closed_loop;
   };
@@ -381,6 +381,13 @@ TEST_CASE("CSV of servers: what InferenceX's scripts ask of its servers") {
                                     {"batch_wait_max_tokens_ratio", "0.9"},
                                     {"batch_wait_timeout_iters", "20"}});
   CHECK(loop("llama-3.3-70b", "vllm", "2", "1024", "somebody").scheduler.empty());
+  // aiconfigurator: max_num_tokens of 4 clients, 1024 tokens and 1500.
+  const auto own = [&](const char* engine) {
+    return loop("qwen3-32b", engine, "2", "1024", listed, "measured by NVIDIA for aiconfigurator");
+  };
+  CHECK(own("tensorrt-llm").scheduler == Options{{"max_num_batched_tokens", "2528"}});
+  CHECK(own("vllm").scheduler == own("tensorrt-llm").scheduler);
+  CHECK(own("lmdeploy").scheduler.empty());
 }
 
 TEST_CASE("llama-bench JSON: prompts are TTFT, outputs TPOT, both together a request") {

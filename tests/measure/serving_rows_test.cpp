@@ -210,6 +210,15 @@ TEST_CASE("serving rows: workloads with drawn lengths") {
   CHECK(asked("tensorrt-llm").at("max_num_batched_tokens") == "16384");
   CHECK(asked("tensorrt-llm").at("batch_wait_timeout_iters") == "20");
   CHECK(less.workload.groups[0].output.most == 500);
+  // So does aiconfigurator, for 8 clients and prompts of 1,024 tokens.
+  const auto configured = [](const char* engine) {
+    return read_one({.source = "aiconfigurator: systems/silicon_sample.csv", .engine = engine});
+  };
+  CHECK(configured("vllm").scheduler == Options{{"max_num_batched_tokens", "2532"}});
+  CHECK(configured("sglang").scheduler ==
+        Options{{"max_num_batched_tokens", "2524"}, {"mixed_chunk", "true"}});
+  CHECK(configured("vllm").assumed.at(0).starts_with("the scheduler's settings that aiconf"));
+  CHECK(configured("lmdeploy").scheduler.empty());
   const ServedRun quartiles = read_one(
       {.workload = "200 prompts of 28.2k/28.65k/29.2k/29.9k tokens (p25/p50/p75/p99), output 256",
        .arrival = "Poisson, 2 runs pooled",

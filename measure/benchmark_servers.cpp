@@ -1,4 +1,4 @@
-#include "measure/inference_x.h"
+#include "measure/benchmark_servers.h"
 
 namespace kvcast::measure {
 namespace {
@@ -26,6 +26,17 @@ std::map<std::string, std::string> inference_x_scheduler(const std::string& engi
 
 bool inference_x_uses_marlin(const std::string& engine, const std::string& model) {
   return engine == "vllm" && is_gpt_oss(model);
+}
+
+std::map<std::string, std::string> aiconfigurator_scheduler(const std::string& engine,
+                                                            std::uint64_t clients,
+                                                            std::uint64_t prompt_len) {
+  constexpr std::uint64_t room = 1500;  // tokens
+  if (engine == "sglang") {
+    return {{"max_num_batched_tokens", std::to_string(prompt_len + room)}, {"mixed_chunk", "true"}};
+  }
+  if (engine != "vllm" && engine != "tensorrt-llm") return {};
+  return {{"max_num_batched_tokens", std::to_string(clients + prompt_len + room)}};
 }
 
 }  // namespace kvcast::measure
