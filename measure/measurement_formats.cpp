@@ -415,8 +415,15 @@ MeasuredTime served_time(const MeasurementFields& f, const ServedMetric& metric,
   return {metric.metric, unit == "s" ? value : value / 1e3};
 }
 
-/// Activations are in 16 bits, or in the weights' dtype where it has 8; so is the cache, unless the
-/// file says otherwise.
+/// NVIDIA's own runs in aiconfigurator's list.
+bool is_of_aiconfigurator(const std::string& note) {
+  return note.find("measured by NVIDIA") != std::string::npos;
+}
+
+/// Activations are in 16 bits, or in the weights' dtype where it has 8; the cache is in 16, unless
+/// the file says otherwise. aiconfigurator has it in fp8 where weights are (kvcache_quant_mode of
+/// src/aiconfigurator/cli/templates/trtllm/dense_default.yaml, commit 96102834, and of sdk/task.py,
+/// 07a37792).
 void set_served_dtypes(const MeasurementFields& f, MeasuredRow& row) {
   Lowering& l = row.lowering;
   l.weights = l.activations = l.cache = DType::BF16;
@@ -430,7 +437,9 @@ void set_served_dtypes(const MeasurementFields& f, MeasuredRow& row) {
   if (weights == "fp8" || weights == "int8" || weights == "fp16") {
     l.activations = parse_dtype(weights);
   }
-  if (!f.has("cache_dtype") && weights == "fp16") l.cache = DType::FP16;
+  if (f.has("cache_dtype")) return;
+  if (weights == "fp16") l.cache = DType::FP16;
+  if (weights == "fp8" && is_of_aiconfigurator(f.text_or("note", ""))) l.cache = DType::FP8;
 }
 
 /// InferenceX's lengths are uniform from 80 % of the nominal ones on (its RANDOM_RANGE_RATIO), ten
@@ -438,7 +447,7 @@ void set_served_dtypes(const MeasurementFields& f, MeasuredRow& row) {
 /// NVIDIA's own, whose lengths are equal, of servers as aiconfigurator sets them up.
 LoopRequests closed_loop_of(const MeasuredRow& row, const std::string& note, bool says_cache) {
   const bool listed = row.source.find("silicon_sample") != std::string::npos;
-  const bool own = note.find("measured by NVIDIA") != std::string::npos;
+  const bool own = is_of_aiconfigurator(note);
   const bool says = note.find("up to 20 % below") != std::string::npos;
   LoopRequests loop{.says_cache = says_cache};
   if (says || (listed && !own)) {
@@ -489,7 +498,8 @@ MeasuredRow served_row(const MeasurementFields& f, const MeasurementDefaults& de
   if (!row.unusable.empty()) return row;
   row.size = {f.whole("batch", 1), f.whole("prompt_len", 1), f.whole("output_len", 1)};
   if (is_loop) {
-    row.closed_loop = closed_loop_of(row, f.text_or("note", ""), f.has("cache_dtype"));
+    const bool says_cache = f.has("cache_dtype") || row.lowering.cache == DType::FP8;
+    row.closed_loop = closed_loop_of(row, f.text_or("note", ""), says_cache);
   }
   if (known->metric == Metric::Tpot && row.size.output_len < 2) {
     row.unusable = "its outputs have no second token";

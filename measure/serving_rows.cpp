@@ -53,6 +53,8 @@ constexpr const char* nim_assumed =
 constexpr const char* nim_version = "0.17";
 constexpr const char* cache_assumed =
     "a cache in fp8, as NVIDIA's fp8 checkpoints say (hf_quant_config.json: kv_cache_quant_algo)";
+constexpr const char* listed_cache_assumed =
+    "a cache in fp8, as aiconfigurator has it with weights in fp8 (kvcache_quant_mode)";
 constexpr const char* script_assumed =
     "a cache in fp8, as InferenceMAX's script of October 2025 has it (kv-cache-dtype: fp8)";
 constexpr const char* inference_x_assumed =
@@ -214,10 +216,13 @@ void read_dtypes(const CsvRow& row, ServedRun& run) {
   run.weight_dtype = weights.substr(0, weights.find(' '));
   run.fp8_cache = says(row.text("scheduler"), "fp8 KV");
   if (run.fp8_cache || run.weight_dtype != "fp8") return;
-  const bool is_nvidia = run.engine == "tensorrt-llm";
-  if (!is_nvidia && !says(row.text("workload"), "InferenceMAX")) return;
+  const char* assumed = nullptr;
+  if (says(run.source, "silicon_sample")) assumed = listed_cache_assumed;
+  if (says(row.text("workload"), "InferenceMAX")) assumed = script_assumed;
+  if (run.engine == "tensorrt-llm") assumed = cache_assumed;
+  if (assumed == nullptr) return;
   run.fp8_cache = true;
-  assume(run, is_nvidia ? cache_assumed : script_assumed);
+  assume(run, assumed);
 }
 
 /// Subtasks of LongBench.

@@ -317,7 +317,7 @@ TEST_CASE("CSV of servers: rows of closed loops, and of batches that start toget
           row("1,1,1,1,1,sglang,,int3", ",static,4,512,64,output_throughput,9,tokens/s") +
           row("1,1,1,1,1,vllm,,fp8", "fp8,closed-loop,4,512,64,ttft,80,ms", "b",
               "x systems/silicon_sample.csv,") +
-          row("1,1,1,1,1,vllm,,fp8", "fp8,closed-loop,8,512,64,ttft,80,ms", "c",
+          row("1,1,1,1,1,vllm,,fp8", ",closed-loop,8,512,64,ttft,80,ms", "c",
               "x systems/silicon_sample.csv,measured by NVIDIA for aiconfigurator") +
           row("1,1,1,1,1,vllm,,fp8", "fp8,closed-loop,16,512,64,ttft,80,ms", "d",
               "y,lengths drawn up to 20 % below the nominal ones"),
@@ -346,6 +346,7 @@ TEST_CASE("CSV of servers: rows of closed loops, and of batches that start toget
   CHECK(m.rows[6].closed_loop->shortest == 0.8);
   CHECK(m.rows[6].closed_loop->says_cache);
   CHECK(m.rows[7].closed_loop->shortest == 1);
+  CHECK(m.rows[7].lowering.cache == DType::FP8);
   CHECK(m.rows[8].closed_loop->shortest == 0.8);
   CHECK(m.rows[8].mean_output() == near(57.6));  // 0.9 x 64
 }
@@ -388,6 +389,7 @@ TEST_CASE("CSV of servers: what benchmarks' scripts ask of their servers") {
   CHECK(own("tensorrt-llm").scheduler == Options{{"max_num_batched_tokens", "2528"}});
   CHECK(own("vllm").scheduler == own("tensorrt-llm").scheduler);
   CHECK(own("lmdeploy").scheduler.empty());
+  CHECK(own("vllm").says_cache);  // fp8, as weights are
 }
 
 TEST_CASE("llama-bench JSON: prompts are TTFT, outputs TPOT, both together a request") {

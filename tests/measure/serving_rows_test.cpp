@@ -219,6 +219,9 @@ TEST_CASE("serving rows: workloads with drawn lengths") {
         Options{{"max_num_batched_tokens", "2524"}, {"mixed_chunk", "true"}});
   CHECK(configured("vllm").assumed.at(0).starts_with("the scheduler's settings that aiconf"));
   CHECK(configured("lmdeploy").scheduler.empty());
+  CHECK_FALSE(configured("vllm").fp8_cache);
+  CHECK(read_one({.source = "silicon_sample.csv", .weight_dtype = "fp8 block-wise"}).fp8_cache);
+  CHECK_FALSE(read_one({.weight_dtype = "fp8 block-wise"}).fp8_cache);
   const ServedRun quartiles = read_one(
       {.workload = "200 prompts of 28.2k/28.65k/29.2k/29.9k tokens (p25/p50/p75/p99), output 256",
        .arrival = "Poisson, 2 runs pooled",
