@@ -145,7 +145,7 @@ InterconnectData read_interconnect(const json& document, const std::string& plac
   InterconnectData data;
   data.name = o.text_or("name", place);
   for (const char* key : {"description", "reference", "hardware"}) o.text_or(key, "");
-  if (!o.has("topology")) {
+  if (!o.has("topology") && o.has("links")) {
     throw Error(place, "links one by one", "a topology (switch or pcie:group=N), which costs need");
   }
   data.pcie_group = read_group(o);

@@ -85,6 +85,7 @@ SweepSpec SweepAxes::parse(const Globals& globals) const {
       throw Error(spec, fmt::format("the axis {} of training", axis.key), "axes of requests");
     }
     if (found == axes.end() || found->second.empty()) return;
+    result.places.erase(axis.key);
     result.*axis.values = parse(joined(found->second, separator), reports::flag_of(axis.key));
   };
   const auto read_words = [&](const reports::WordAxis& axis) {

@@ -1,5 +1,7 @@
 #include "cli/estimate/training_axes.h"
 
+#include <tuple>
+
 #include "cli/estimate/estimate_training.h"
 #include "measure/measure_matrix.h"
 
@@ -23,10 +25,10 @@ void TrainingAxes::set_sizes(reports::SweepSpec& spec) const {
       if (given) throw Error(flag, "a sweep of requests", "--train");
     };
     for (const reports::NumberAxis& axis : reports::training_number_axes) {
-      refuse(reports::flag_of(axis.key), !(spec.*axis.values).empty());
+      refuse(spec.place_of(axis.key), !(spec.*axis.values).empty());
     }
     for (const reports::WordAxis& axis : reports::training_word_axes) {
-      refuse(reports::flag_of(axis.key), !(spec.*axis.values).empty());
+      refuse(spec.place_of(axis.key), !(spec.*axis.values).empty());
     }
     refuse("--dropout", dropout != none.dropout);
     refuse("--loss-chunks", loss_chunks != none.loss_chunks);
@@ -34,12 +36,11 @@ void TrainingAxes::set_sizes(reports::SweepSpec& spec) const {
     refuse("--state-dtype", state_dtype != none.state_dtype);
     return;
   }
-  if (!spec.prompt_len.empty() || !spec.output_len.empty()) {
-    throw Error(
-        "--train: cannot be combined with --prompt-len and --output-len; expected --seq-len");
-  }
-  if (!spec.cache_dtype.empty()) {
-    throw Error("--cache-dtype", "a sweep of training", "none: there is no cache");
+  for (const auto& [axis, given, expected] :
+       {std::tuple{"prompt_len", !spec.prompt_len.empty(), "--seq-len"},
+        std::tuple{"output_len", !spec.output_len.empty(), "--seq-len"},
+        std::tuple{"cache_dtype", !spec.cache_dtype.empty(), "none: there is no cache"}}) {
+    if (given) throw Error(spec.place_of(axis), "a sweep of training", expected);
   }
   spec.prompt_len = or_default(spec.seq_len, {default_seq_len});
 }
@@ -47,10 +48,12 @@ void TrainingAxes::set_sizes(reports::SweepSpec& spec) const {
 reports::TrainingSweep TrainingAxes::over(const reports::SweepGrid& grid) const {
   reports::TrainingSweep sweep{grid, {}, {}, or_default(grid.spec().virtual_stages, {1})};
   for (const std::string& word : or_default(grid.spec().recompute, {"none"})) {
-    sweep.recompute.push_back(parse_flag("--recompute", word, parse_recompute));
+    sweep.recompute.push_back(
+        parse_flag(grid.spec().place_of("recompute").c_str(), word, parse_recompute));
   }
   for (const std::string& word : or_default(grid.spec().zero, {"0"})) {
-    sweep.zero.push_back(parse_flag("--zero", word, roofline::parse_zero));
+    sweep.zero.push_back(
+        parse_flag(grid.spec().place_of("zero").c_str(), word, roofline::parse_zero));
   }
   if (!gradient_dtype.empty()) {
     sweep.options.gradients = parse_flag("--gradient-dtype", gradient_dtype, parse_dtype);

@@ -254,8 +254,16 @@ std::vector<std::string> supported_model_types() {
   return names;
 }
 
-Architecture read_config(const json& config, const std::string& name, const std::string& place,
+Architecture read_config(const json& config, const std::string& name, const std::string& file,
                          const std::vector<ConfigOverride>& overrides) {
+  std::string place = file;
+  constexpr std::string_view with = " with --set ";
+  if (!overrides.empty() && file.find(with) == file.npos) {
+    place += with;
+    for (const ConfigOverride& o : overrides) {
+      place += fmt::format("{}{}={}", &o == &overrides.front() ? "" : " --set ", o.key, o.value);
+    }
+  }
   if (const std::optional<TextConfig> text = text_config(config, place)) {
     Architecture a = read_config(text->config, name, text->place, overrides);
     a.wrapper = config.at("model_type").get<std::string>();
@@ -264,7 +272,7 @@ Architecture read_config(const json& config, const std::string& name, const std:
     if (!a.published_dtype) a.published_dtype = published_dtype(config);
     return a;
   }
-  const json changed = with_overrides(config, place, overrides);
+  const json changed = with_overrides(config, file, overrides);
   const JsonObject given(changed, place);
   const std::string model_type = given.text("model_type");
   const Family* const family = find_family(model_type);

@@ -140,7 +140,10 @@ SweepGrid::SweepGrid(const SweepSpec& spec, const Catalog& catalog)
         const std::string word = one_spelling(catalog_, axis, value);
         if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
       } catch (const Error& e) {
-        throw Error(flag_of(key) + ": " + e.what());
+        std::string problem = e.what();
+        const std::string flag = flag_of(key) + ": ";
+        if (problem.starts_with(flag)) problem.erase(0, flag.size());
+        throw Error(spec_.place_of(key) + ": " + problem);
       }
     }
     if (words.empty()) words.emplace_back();
@@ -156,7 +159,7 @@ SweepGrid::SweepGrid(const SweepSpec& spec, const Catalog& catalog)
     try {
       engines_.push_back(roofline::load_engine(catalog_, name));
     } catch (const Error& e) {
-      throw Error(std::string("--engine: ") + e.what());
+      throw Error(spec_.place_of("engine") + ": " + e.what());
     }
   }
   check_set();

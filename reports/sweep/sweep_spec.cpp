@@ -173,6 +173,11 @@ std::string flag_of(std::string key) {
   return "--" + key;
 }
 
+std::string SweepSpec::place_of(const std::string& key) const {
+  const auto place = places.find(key);
+  return place != places.end() ? place->second : flag_of(key);
+}
+
 std::vector<std::string> parse_words(std::string_view text, std::string_view place) {
   auto words = split(text, place, [&](std::size_t i) { return text[i] == ','; });
   keep_first(words);
@@ -253,15 +258,15 @@ SweepSpec read_sweep_spec(const std::filesystem::path& path) {
   SweepSpec spec;
   const auto read_words = [&](const WordAxis& axis) {
     if (!object.has(axis.key)) return;
-    read_axis(object.at(axis.key), object.place_of(axis.key), words_of_axis(axis.key), one_word,
-              spec.*axis.values);
+    const std::string& place = spec.places[axis.key] = object.place_of(axis.key);
+    read_axis(object.at(axis.key), place, words_of_axis(axis.key), one_word, spec.*axis.values);
   };
   for (const WordAxis& axis : word_axes) read_words(axis);
   for (const WordAxis& axis : training_word_axes) read_words(axis);
   const auto read_numbers = [&](const NumberAxis& axis) {
     if (!object.has(axis.key)) return;
-    read_axis(object.at(axis.key), object.place_of(axis.key), parse_numbers, parse_numbers,
-              spec.*axis.values);
+    const std::string& place = spec.places[axis.key] = object.place_of(axis.key);
+    read_axis(object.at(axis.key), place, parse_numbers, parse_numbers, spec.*axis.values);
   };
   for (const NumberAxis& axis : number_axes) read_numbers(axis);
   for (const NumberAxis& axis : training_number_axes) read_numbers(axis);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,6 +48,10 @@ struct SweepSpec {
   std::vector<std::uint64_t> seq_len;
   std::vector<std::uint64_t> virtual_stages;
   std::vector<SetAxis> set;
+  std::map<std::string, std::string> places = {};  ///< of axes in a file, by their keys
+
+  /// Where an axis is said: "FILE: /weight_dtype", or else "--weight-dtype".
+  std::string place_of(const std::string& key) const;
 };
 
 /// The axes by their JSON keys; the flag of `weight_dtype` is `--weight-dtype`.

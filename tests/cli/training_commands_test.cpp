@@ -152,7 +152,7 @@ TEST_CASE("sweep --train: a row for each point, the same numbers as estimate") {
   run_well("sweep --train --spec '" + folder.file("axes.json") + "' --csv '" + from_file + "'");
   CHECK(contents(from_file) == contents(csv));
   check_contains(run_program("sweep --spec '" + folder.file("axes.json") + "' --csv -").errors,
-                 {"--seq-len: got a sweep of requests, expected --train"});
+                 {"axes.json: /seq_len: got a sweep of requests, expected --train"});
   check_contains(run_program("choose frontier --spec '" + folder.file("axes.json") + "'").errors,
                  {"got the axis recompute of training, expected axes of requests"});
   // Stages of a pipeline, with as many micro-batches as a replica has sequences.

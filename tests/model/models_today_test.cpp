@@ -548,7 +548,7 @@ TEST_CASE("config: a wrapper's overrides, errors and quantised weights are the t
   CHECK(read({}).stored_weights->text.starts_with("fp8-block"));
   CHECK(message_of([&] {
           read({{"hidden_size", "\"big\""}});
-        }).starts_with("tiny.json: /text_config/hidden_size: got \"big\""));
+        }).starts_with("tiny.json with --set hidden_size=\"big\": /text_config/hidden_size: got "));
   CHECK(message_of([&] {
           read_config(nlohmann::json::parse(R"({"model_type": "llava"})"), "tiny", "tiny.json");
         }).find("/text_config: missing") != std::string::npos);

@@ -401,7 +401,8 @@ TEST_CASE("interconnect: wrong files and groups are refused in one line") {
                parts);
   };
   CHECK(Interconnect(read_interconnect(right, "mine.json", {})).devices() == 16);
-  refused(R"({"topology": null})", {"mine.json", "links one by one", "topology"});
+  refused(R"({"topology": null})", {"mine.json: /topology: missing"});
+  refused(R"({"topology": null, "links": []})", {"mine.json", "links one by one", "topology"});
   refused(R"({"topology": "ring"})", {"mine.json: /topology", "ring", "switch or pcie"});
   refused(R"({"network": null})", {"mine.json", "several nodes and no network"});
   refused(R"({"bandwidth": 300})", {"mine.json: /bandwidth", "300"});
