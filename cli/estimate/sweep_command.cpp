@@ -308,6 +308,7 @@ void sweep(const SweepCommand& o, const Globals& globals, Messenger* ranks) {
           "--plot with --train needs --csv FILE and several lengths, such as "
           "--seq-len 1k..16k:x2");
     }
+    if (!o.dry_run) reports::check_any_possible(*training);
   }
   if (o.dry_run) {
     const std::uint64_t points = serving    ? serving->num_points()
@@ -405,6 +406,8 @@ void add_sweep(Command app, const Globals& globals) {
               "first configuration; parts: one bar per configuration, with each part's share of "
               "TTFT");
   command.need({"--plot-kind"}, {"--plot"});
+  command.exclude("--plot-kind", {"--train"}, "a sweep of training draws tokens a second");
+  command.exclude("--plot-kind", {"--serving"}, "a sweep of servers draws their goodput");
   command.add("--shard I/N", o->shard, "only the I-th of N contiguous parts of the grid");
   command.add("--threads", o->threads, "number of threads; default: all cores").range(1, 1024);
   command.add("--restart", o->restart);

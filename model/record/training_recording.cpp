@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -342,6 +343,32 @@ void check_heads(const Architecture& a, std::uint64_t tp) {
   }
 }
 
+/// Throws Error for types that no training has, and for one that would change nothing.
+void check_training_types(const Lowering& lowering, const TrainingOptions& options) {
+  const DType weights = lowering.weights.main;
+  const DType operands = lowering.operand_dtype();
+  // Adam of 8 bits keeps its moments in int8: Dettmers et al. 2022 (arXiv:2110.02861).
+  const DType states = options.states == DType::INT8 ? DType::FP8 : options.states;
+  // Weights that are stored in fewer bits are not what an optimizer moves by small steps.
+  for (const auto& [what, dtype, flag] :
+       {std::tuple{"weights", weights, "--weight-dtype bf16"},
+        std::tuple{"activations", operands, "--activation-dtype bf16"},
+        std::tuple{"gradients", options.gradients.value_or(weights), "--gradient-dtype bf16"},
+        std::tuple{"states", states, "--state-dtype fp32"}}) {
+    const bool is_float = width(dtype).block_elements == 1 && !is_integer(dtype);
+    if (is_float || (dtype == DType::FP8_B128 && dtype == weights)) continue;
+    throw Error("training", fmt::format("{} of {}", what, name(dtype)),
+                fmt::format("a floating-point type, such as {}", flag));
+  }
+  const DType products = lowering.products.value_or(product_dtype(operands, weights));
+  if (lowering.operands && bits_per_element(operands) < bits_per_element(products)) {
+    throw Error(
+        "training",
+        fmt::format("activations of {}, and products in {}", name(operands), name(products)),
+        fmt::format("--arithmetic {}", name(operands)));
+  }
+}
+
 }  // namespace
 
 void check_dropout(double probability, const std::string& place) {
@@ -369,18 +396,15 @@ TrainingRecording record_training(const Architecture& configured,
   // Which changes no result. transformers has had no clamp since 4.31, and steps measured with 5.17
   // (data/measurements/training_steps.csv) save nothing for it.
   plan.model.decoder.clamps_masked_scores = false;
+  if (!configured.converted_for.empty()) {
+    throw Error("training",
+                configured.name + ", converted for the method " + configured.converted_for,
+                "the model that it was made of");
+  }
   if (plan.model.encoder_decoder) {
     throw Error("training", plan.model.name + ", which has an encoder", "a decoder-only model");
   }
-  // Weights that are stored in fewer bits are not what an optimizer moves by small steps.
-  for (const auto& [what, dtype] :
-       {std::pair{"weights", lowering.weights.main},
-        std::pair{"gradients", options.gradients.value_or(lowering.weights.main)}}) {
-    const bool is_float = width(dtype).block_elements == 1 && !is_integer(dtype);
-    if (is_float || dtype == DType::FP8_B128) continue;
-    throw Error("training", fmt::format("{} of {}", what, name(dtype)),
-                "a floating-point type, such as --dtype bf16");
-  }
+  check_training_types(lowering, options);
   const bool predicts = !plan.helpers.empty() &&
                         plan.helpers.front().pass.part == TtftPart::Auxiliary &&
                         plan.prompt_tokens == Count(symbol::prompt_len);
@@ -405,6 +429,7 @@ TrainingRecording record_training(const Architecture& configured,
   }
   recording.model = plan.model;
   recording.helper_models = plan.helper_models;
+  recording.conversion = plan.conversion;
   if (predicts) {
     const Architecture& auxiliary = plan.helper_models.front().architecture;
     const auto kvp = std::find_if(methods.begin(), methods.end(),

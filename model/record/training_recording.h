@@ -61,6 +61,8 @@ void check_loss_chunks(std::uint64_t chunks, std::uint64_t seq_len);
 struct TrainingRecording {
   Architecture model;  ///< in the shape that the methods gave it
   std::vector<HelperModel> helper_models;
+  std::string
+      conversion;  ///< see MethodEffects: what a checkpoint must have become; empty: nothing
   std::optional<PredictorConfig> predictor;  ///< KV Prediction's linear maps
   Symbols symbols;
   TrainingPass first;  ///< of the step: gradients start at 0

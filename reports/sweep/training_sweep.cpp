@@ -79,18 +79,30 @@ class Forecasters {
   std::string reason_;
 };
 
-std::string row_of(const TrainingSweep& s, Forecasters& forecasters, std::uint64_t point) {
-  const TrainingPlace at = place_of(s, point);
+roofline::DesignPoint size_of(const TrainingSweep& s, const TrainingPlace& at) {
   roofline::DesignPoint size;
   s.grid.sizes(at.size, 0, {&size, 1});
+  return size;
+}
+
+/// Throws Error.
+roofline::TrainingForecast forecast_of(const TrainingSweep& s, Forecasters& forecasters,
+                                       const TrainingPlace& at) {
+  const std::shared_ptr<const TrainingForecaster> forecaster = forecasters.of(at);
+  const roofline::DesignPoint size = size_of(s, at);
+  const std::uint64_t passes = s.grid.micro_batches(at.configuration)
+                                   .value_or(forecaster->default_micro_batches(size.batch));
+  return forecaster->at({size.batch, size.prompt_len, passes});
+}
+
+std::string row_of(const TrainingSweep& s, Forecasters& forecasters, std::uint64_t point) {
+  const TrainingPlace at = place_of(s, point);
+  const roofline::DesignPoint size = size_of(s, at);
   std::string row =
       fmt::format("{},{},{},{},{},{}", s.grid.cells(at.configuration), name(at.recompute),
                   static_cast<int>(at.zero), at.virtual_stages, size.batch, size.prompt_len);
   try {
-    const std::shared_ptr<const TrainingForecaster> forecaster = forecasters.of(at);
-    const std::uint64_t passes = s.grid.micro_batches(at.configuration)
-                                     .value_or(forecaster->default_micro_batches(size.batch));
-    const roofline::TrainingForecast f = forecaster->at({size.batch, size.prompt_len, passes});
+    const roofline::TrainingForecast f = forecast_of(s, forecasters, at);
     row += fmt::format(",{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},", f.step_s,
                        f.tokens_per_s, f.forward_s, f.backward_s, f.update_s, f.communication_s,
                        f.bubble_s, f.model_flops, f.hardware_flops, f.mfu, f.hfu, f.weight_bytes,
@@ -106,6 +118,20 @@ std::string row_of(const TrainingSweep& s, Forecasters& forecasters, std::uint64
 }
 
 }  // namespace
+
+void check_any_possible(const TrainingSweep& s) {
+  Forecasters forecasters(s);
+  std::string first;
+  for (std::uint64_t point = 0; point < s.num_points(); ++point) {
+    try {
+      forecast_of(s, forecasters, place_of(s, point));
+      return;
+    } catch (const Error& e) {
+      if (first.empty()) first = e.what();
+    }
+  }
+  throw Error(first);
+}
 
 SweepResult run_training_sweep(const TrainingSweep& s, const SweepOptions& options) {
   std::string fingerprint = s.grid.fingerprint() + " training";

@@ -23,6 +23,9 @@ struct TrainingSweep {
   }
 };
 
+/// Throws Error, the first row's, unless a row is possible.
+void check_any_possible(const TrainingSweep& sweep);
+
 /// Rows in the order of configurations, grades, stages, virtual stages, sizes; resumable, as
 /// run_sweep.
 SweepResult run_training_sweep(const TrainingSweep& sweep, const SweepOptions& options);
