@@ -1,7 +1,7 @@
 #include "cli/train/training_job.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -36,8 +36,8 @@ bool is_gguf(const fs::path& file) { return file.extension() == ".gguf"; }
 double parse_share(const std::string& text, const char* flag) {
   return parse_flag(flag, text, [&](const std::string& t) {
     double value = 0;
-    if (!parse_number(t, value) || !(value >= 0) || !std::isfinite(value)) {
-      throw Error("got '" + t + "', expected a finite number of at least 0");
+    if (!parse_number(t, value) || !(value >= 0) || value > std::numeric_limits<float>::max()) {
+      throw Error("got '" + t + "', expected a finite number of at least 0, within fp32's");
     }
     return value;
   });

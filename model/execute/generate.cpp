@@ -72,27 +72,10 @@ std::vector<ModelWeights> weights_of(const Checkpoint& base, const Recording& re
   return models;
 }
 
-/// A checkpoint made for a method runs under it, and no other does.
-void check_converted(const Checkpoint& checkpoint, const Recording& recording,
-                     const SessionOptions& o) {
-  if (checkpoint.is_random()) return;
-  const std::string place = checkpoint.path().string();
-  if (!recording.conversion.empty()) {
-    throw Error(place, "a checkpoint of the unchanged model",
-                "one that '" + recording.conversion + "' has made of it");
-  }
-  const std::string& method = checkpoint.architecture().converted_for;
-  const bool applied = std::any_of(o.methods.begin(), o.methods.end(),
-                                   [&](const MethodSpec& m) { return m.name == method; });
-  if (!method.empty() && !applied) {
-    throw Error(place, "a checkpoint converted for the method " + method, "--method " + method);
-  }
-}
-
 /// Loads the weights and says how long it took.
 WeightStore load_weights(const Checkpoint& checkpoint, const Recording& recording,
                          const SessionOptions& o, OpenedModels& opened, double& seconds) {
-  check_converted(checkpoint, recording, o);
+  check_converted(checkpoint, recording.conversion, o.methods);
   const Stopwatch watch;
   WeightStore weights(weights_of(checkpoint, recording, o, opened), graphs_of(recording),
                       loops_of(o) == Loops::Fast ? WeightForm::Packed : WeightForm::Plain, o.dtype,
@@ -242,7 +225,7 @@ OpenedModels check_checkpoint(const Checkpoint& checkpoint, const SessionOptions
                               const std::set<std::uint64_t>& prompt_lens) {
   OpenedModels opened;
   const Recording r = record_session(checkpoint.architecture(), options, opened);
-  check_converted(checkpoint, r, options);
+  check_converted(checkpoint, r.conversion, options.methods);
   check_weights(weights_of(checkpoint, r, options, opened), graphs_of(r));
   for (const std::uint64_t length : prompt_lens) check_prompt_length(r, length);
   return opened;

@@ -1,5 +1,7 @@
 #include "model/execute/opened_models.h"
 
+#include <algorithm>
+
 #include "model/base/error.h"
 
 namespace kvcast::execute {
@@ -27,6 +29,22 @@ std::vector<ModelWeights> find_weights(const Checkpoint& base,
     models.push_back({model.prefix, &opened.at(model.name)});
   }
   return models;
+}
+
+void check_converted(const Checkpoint& checkpoint, const std::string& conversion,
+                     const std::vector<MethodSpec>& methods) {
+  if (checkpoint.is_random()) return;
+  const std::string place = checkpoint.path().string();
+  if (!conversion.empty()) {
+    throw Error(place, "a checkpoint of the unchanged model",
+                "one that '" + conversion + "' has made of it");
+  }
+  const std::string& method = checkpoint.architecture().converted_for;
+  const bool applied = std::any_of(methods.begin(), methods.end(),
+                                   [&](const MethodSpec& m) { return m.name == method; });
+  if (!method.empty() && !applied) {
+    throw Error(place, "a checkpoint converted for the method " + method, "--method " + method);
+  }
 }
 
 }  // namespace kvcast::execute

@@ -11,6 +11,7 @@
 #include "model/execute/weight_store.h"
 #include "model/forward/recorded_pass.h"
 #include "model/io/weights/checkpoint.h"
+#include "model/methods/placement.h"
 
 namespace kvcast::execute {
 
@@ -29,5 +30,10 @@ std::vector<ModelWeights> find_weights(const Checkpoint& base,
                                        const std::vector<HelperModel>& helpers,
                                        OpenedModels& opened,
                                        std::optional<std::uint64_t> seed = {});
+
+/// A checkpoint made for a method runs under it, and no other does. `conversion`: the recording's.
+/// Throws Error.
+void check_converted(const Checkpoint& checkpoint, const std::string& conversion,
+                     const std::vector<MethodSpec>& methods);
 
 }  // namespace kvcast::execute

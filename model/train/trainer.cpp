@@ -15,10 +15,12 @@
 
 #include "model/base/error.h"
 #include "model/base/json_file.h"
+#include "model/base/read_file.h"
 #include "model/convert/stored_form.h"
 #include "model/execute/messenger.h"
 #include "model/graph/work.h"
 #include "model/io/files/atomic_file.h"
+#include "model/io/files/fnv_hash.h"
 #include "model/io/tensors/mapped_file.h"
 #include "model/io/tensors/stored_tensor.h"
 
@@ -88,9 +90,22 @@ bool all_finite(std::span<const float> numbers) {
   return std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); });
 }
 
-Error not_finite(std::uint64_t step, const std::string& what) {
-  const char* const hint = "expected finite numbers, such as with a lower learning rate";
-  return Error(fmt::format("step {}: the {}; {}", step, what, hint), Fault::Run);
+/// Of the files that say what a checkpoint's weights compute.
+std::string configurations_of(const fs::path& folder) {
+  FnvHash hash;
+  for (const fs::path& file : {folder / "config.json", folder / predictor_folder / "config.json"}) {
+    if (fs::exists(file)) hash.add(read_file(file, "a configuration"));
+  }
+  return hash.text();
+}
+
+Error not_finite(std::uint64_t step, const std::string& what, double z_loss) {
+  // The first step has not moved the weights yet.
+  std::string less = step > 1 ? "with a lower learning rate" : "of other weights";
+  if (z_loss > 0) less += ", or of a smaller --z-loss";
+  return Error(
+      fmt::format("step {}: the {}; expected finite numbers, such as {}", step, what, less),
+      Fault::Run);
 }
 
 }  // namespace
@@ -111,6 +126,7 @@ Trainer::Trainer(const Checkpoint& base, const std::vector<MethodSpec>& methods,
   evaluation_ = record_training(a, methods, settings.lowering, options);
   const std::vector<const Graph*> graphs{&recording_.first.graph, &recording_.next.graph,
                                          &recording_.update, &evaluation_.first.graph};
+  execute::check_converted(base, recording_.conversion, methods);
   std::vector<execute::ModelWeights> weights =
       execute::find_weights(base, recording_.helper_models, opened_, settings.seed);
   // Nothing reads the base's own keys and values where they are not compared with predicted ones.
@@ -243,7 +259,8 @@ StepReport Trainer::step(TokenWindows& text) {
   add_ranks(report.loss);
   if (!std::isfinite(report.loss.sum)) {
     if (messenger_ != nullptr) blamed = execute::first_error(*messenger_, blamed, "");
-    throw not_finite(report.step, "loss is not finite; the first such result is that of " + blamed);
+    throw not_finite(report.step, "loss is not finite; the first such result is that of " + blamed,
+                     settings_.z_loss);
   }
   const AdamW adamw;
   const auto t = static_cast<double>(report.step);
@@ -257,7 +274,8 @@ StepReport Trainer::step(TokenWindows& text) {
                                      {{std::string(optimizer_name), settings}}, messenger_)
                              .data[0];
   if (!std::isfinite(report.gradient_norm)) {
-    throw not_finite(report.step, fmt::format("gradient of {} is not finite", gradient_to_blame()));
+    throw not_finite(report.step, fmt::format("gradient of {} is not finite", gradient_to_blame()),
+                     settings_.z_loss);
   }
   ++steps_done_;
   return report;
@@ -292,7 +310,8 @@ void Trainer::save(const fs::path& folder, const nlohmann::json& config, const f
                    nlohmann::json progress) const {
   for (const auto& [key, tensor] : store_->tensors()) {
     if (key.first != Storage::Weights || all_finite(tensor.numbers<float>())) continue;
-    throw not_finite(steps_done_, fmt::format("weight {} is not finite", key.second));
+    throw not_finite(steps_done_, fmt::format("weight {} is not finite", key.second),
+                     settings_.z_loss);
   }
   const HelperModel* const helper =
       recording_.predictor ? &recording_.helper_models.front() : nullptr;
@@ -327,6 +346,7 @@ void Trainer::save(const fs::path& folder, const nlohmann::json& config, const f
     }
     states.sync();
     states.commit();
+    progress["configurations"] = configurations_of(here);
     write_file(here / progress_file, json_text(progress, 2) + "\n");
   });
 }
@@ -364,7 +384,12 @@ void Trainer::restore(const fs::path& folder) {
     const std::span<float> numbers = store_->numbers(Storage::OptimizerStates, state.name);
     read_elements(found->second, 0, numbers);
   }
-  steps_done_ = read_progress(folder).at("steps").get<std::uint64_t>();
+  const nlohmann::json progress = read_progress(folder);
+  if (progress.value("configurations", nlohmann::json()) != configurations_of(folder)) {
+    throw Error(folder.string(), "another config.json than was saved",
+                "the checkpoint as it was written");
+  }
+  steps_done_ = progress.at("steps").get<std::uint64_t>();
 }
 
 nlohmann::json read_progress(const fs::path& folder) {

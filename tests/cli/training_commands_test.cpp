@@ -270,10 +270,15 @@ TEST_CASE("train: an MLKV model from random weights is one that kvcast runs, and
   check_contains(of_other.errors, {"was trained with base_model \"", "expected the same"});
   write(model, source);
 
-  // A checkpoint of another shape.
+  // A checkpoint that computes something else, and one of another shape.
   std::filesystem::remove_all(out + "/checkpoint-000004");
   const std::string file = out + "/checkpoint-000002/config.json";
   json config = json::parse(contents(file));
+  config["layer_norm_eps"] = 0.5;
+  write(file, config.dump());
+  const ProgramResult edited = run_program(base + "--resume");
+  CHECK(edited.status == 2);
+  check_contains(edited.errors, {"checkpoint-000002: got another config.json than was saved"});
   config["hidden_size"] = 2 * config["hidden_size"].get<int>();
   write(file, config.dump());
   const ProgramResult resumed = run_program(base + "--resume");
@@ -342,7 +347,8 @@ TEST_CASE("train: a checkpoint of random weights has the configuration that was 
   CHECK(config.at("torch_dtype") == "float32");
   run_well("run --quiet --model '" + out + "/checkpoint-000001' --tokens 1,2 --output-len 1");
   const ProgramResult broken =
-      run_program(train + "--steps 1 --learning-rate 1e300 --output '" + folder.file("no") + "'");
+      run_program(train + "--steps 1 --learning-rate 3e38 --weight-decay 100 --output '" +
+                  folder.file("no") + "'");
   CHECK(broken.status == 1);
   check_contains(broken.errors, {"step 1: the weight ", " is not finite"});
 }
