@@ -44,12 +44,17 @@ struct MeasurementFormat {
   const char* field;  ///< that only files of this format have; "": every other CSV
   const char* name;   ///< "llama-bench JSON"
   MeasuredRow (*read)(const MeasurementFields&, const MeasurementDefaults&);
+  /// Flags of MeasurementDefaults that its rows do not take, as they have all that they need.
+  const char* unused = "";
+  const char* columns = nullptr;  ///< all that a CSV of kvcast may have; null: of another program
 };
 std::span<const MeasurementFormat> json_formats();
 /// kvcast's own is the last one.
 std::span<const MeasurementFormat> csv_formats();
-/// Throws Error for unknown columns of kvcast's own CSV and of steps of training, and unless the
-/// former has the times of a run, or `metric`, `value` and `unit`.
+/// Throws Error for columns that the format does not have, and unless kvcast's own has the times of
+/// a run, or `metric`, `value` and `unit`.
 void check_columns(const CsvTable& table, const MeasurementFormat& format);
+/// Throws Error for flags that the rows of the format do not take.
+void check_defaults(const MeasurementDefaults& defaults, const MeasurementFormat& format);
 
 }  // namespace kvcast::measure

@@ -3,6 +3,8 @@
 #include <cctype>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -376,14 +378,20 @@ MeasuredRow vllm_serve_row(const MeasurementFields& f, const MeasurementDefaults
   return row;
 }
 
+constexpr const char* sizes = "batch prompt-len output-len";
+
 constexpr MeasurementFormat of_json[] = {
-    {"avg_ns", "llama-bench JSON", llama_bench_row},
-    {"t_pp", "batched-bench JSONL", batched_bench_row},
+    {"avg_ns", "llama-bench JSON", llama_bench_row, sizes},
+    {"t_pp", "batched-bench JSONL", batched_bench_row, sizes},
     {"avg_latency", "vLLM latency JSON", vllm_latency_row},
     {"mean_tpot_ms", "vLLM serve JSON", vllm_serve_row},
 };
 
 // Tables of servers
+
+constexpr const char* served_columns =
+    "id model hardware num_gpus tp pp ep attention_dp engine engine_version weight_dtype "
+    "cache_dtype arrival batch prompt_len output_len metric value unit source note";
 
 /// A metric of these tables and the time that it stands for.
 struct ServedMetric {
@@ -511,6 +519,11 @@ MeasuredRow served_row(const MeasurementFields& f, const MeasurementDefaults& de
 
 // Kernel times
 
+constexpr const char* kernel_columns =
+    "id source date hardware kernel dtype software m n k batch heads kv_heads head_dim length "
+    "value "
+    "unit note";
+
 /// A product of m, n and k (rows, outputs, inner), or attention of `length` tokens.
 MeasuredRow kernel_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {
   using Kind = roofline::Kernel::Kind;
@@ -617,6 +630,9 @@ MeasuredRow training_row(const MeasurementFields& f, const MeasurementDefaults& 
   }
   TrainingRun& run = row.training.emplace();
   run.micro_batches = f.whole_or("micro_batches", 1, 1);
+  if (row.parallelism.pp > 1 && !f.has("micro_batches")) {
+    row.unusable = "it has stages, and does not say micro_batches";
+  }
   run.virtual_stages = f.whole_or("virtual_stages", 1, 1);
   if (f.has("dropout") && !parse_number(f.text("dropout"), run.dropout)) {
     f.fail("dropout", "a number from 0 to below 1");
@@ -645,11 +661,18 @@ MeasuredRow training_row(const MeasurementFields& f, const MeasurementDefaults& 
   return row;
 }
 
-constexpr MeasurementFormat of_csv[] = {{"avg_ns", "llama-bench CSV", llama_bench_row},
-                                        {"kernel", "CSV of kernel times", kernel_row},
-                                        {"arrival", "CSV of servers", served_row},
-                                        {"seq_len", "CSV of training steps", training_row},
-                                        {"", "kvcast CSV", own_row}};
+constexpr MeasurementFormat of_csv[] = {
+    {"avg_ns", "llama-bench CSV", llama_bench_row, sizes},
+    {"kernel", "CSV of kernel times", kernel_row,
+     "model method attention dtype batch prompt-len output-len", kernel_columns},
+    {"arrival", "CSV of servers", served_row, "dtype batch prompt-len output-len", served_columns},
+    {"seq_len", "CSV of training steps", training_row, sizes, training_columns},
+    {"", "kvcast CSV", own_row, "", own_columns}};
+
+std::vector<std::string> words_of(const char* text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<std::string>(words), {}};
+}
 
 }  // namespace
 
@@ -657,10 +680,8 @@ std::span<const MeasurementFormat> json_formats() { return of_json; }
 std::span<const MeasurementFormat> csv_formats() { return of_csv; }
 
 void check_columns(const CsvTable& table, const MeasurementFormat& format) {
-  const bool is_own = format.read == own_row;
-  if (!is_own && format.read != training_row) return;
-  std::istringstream words(is_own ? own_columns : training_columns);
-  const std::vector<std::string> known{std::istream_iterator<std::string>(words), {}};
+  if (format.columns == nullptr) return;
+  const std::vector<std::string> known = words_of(format.columns);
   const std::string place = table.name() + ":1";
   for (const std::string& column : table.columns()) {
     if (std::find(known.begin(), known.end(), column) != known.end()) continue;
@@ -671,7 +692,7 @@ void check_columns(const CsvTable& table, const MeasurementFormat& format) {
     }
     throw Error(place + ": " + unknown_name("column", column, known).what());
   }
-  if (!is_own) return;
+  if (format.read != own_row) return;
   const bool is_long = table.has_column("metric");
   const bool has_times = std::any_of(std::begin(all_metrics), std::end(all_metrics),
                                      [&](Metric m) { return table.has_column(name(m)); });
@@ -682,6 +703,19 @@ void check_columns(const CsvTable& table, const MeasurementFormat& format) {
   if (!is_long && !has_times) {
     throw Error(place, "no column of times",
                 "ttft_s, tpot_s or request_s, or metric, value and unit");
+  }
+}
+
+void check_defaults(const MeasurementDefaults& d, const MeasurementFormat& format) {
+  const std::map<std::string, bool> given{{"model", !d.model.empty()},
+                                          {"method", d.method != MeasurementDefaults{}.method},
+                                          {"attention", !d.attention.empty()},
+                                          {"dtype", !d.dtype.empty()},
+                                          {"batch", d.batch.has_value()},
+                                          {"prompt-len", d.prompt_len.has_value()},
+                                          {"output-len", d.output_len.has_value()}};
+  for (const std::string& flag : words_of(format.unused)) {
+    if (given.at(flag)) throw Error("--" + flag, format.name, "none: its rows have their own");
   }
 }
 

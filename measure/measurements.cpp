@@ -72,6 +72,7 @@ Measurements parse_json_rows(std::string_view text, const std::string& name,
     if (!m.rows.empty() && m.format != format.name) {
       throw Error(fields.place(), format.name, m.format + " as before");
     }
+    if (m.rows.empty()) check_defaults(defaults, format);
     m.format = format.name;
     m.rows.push_back(format.read(fields, defaults));
   }
@@ -86,6 +87,7 @@ Measurements parse_csv_rows(std::string_view text, const std::string& name,
       *std::find_if(formats.begin(), formats.end() - 1,
                     [&](const MeasurementFormat& f) { return table.has_column(f.field); });
   check_columns(table, format);
+  check_defaults(defaults, format);
   Measurements m{format.name, {}};
   for (const CsvRow& row : table.rows()) {
     m.rows.push_back(format.read(MeasurementFields(row), defaults));

@@ -59,7 +59,8 @@ void check_flags(const ValidateOptions& o) {
   for (const auto& [value, flag] :
        {std::pair{&o.rows, "--rows"}, std::pair{&o.fit, "--fit"},
         std::pair{&o.fit_rows, "--fit-rows"}, std::pair{&o.output, "--output"},
-        std::pair{&o.dtype, "--dtype"}}) {
+        std::pair{&o.dtype, "--dtype"}, std::pair{&o.engine, "--engine"},
+        std::pair{&o.traces, "--traces"}}) {
     if (value->empty()) continue;
     throw Error(std::string(flag) +
                 ": not with --measure; expected --measurements of the CSV that it writes");

@@ -81,6 +81,13 @@ TEST_CASE("training rows: what a file does not say, or says wrongly") {
   CHECK(reason("gpt2,a100-80gb,8,1024,1,1,0,dgx-a100,1\n") == "it names a platform for one device");
   CHECK(reason("gpt2,a100-80gb,4,1024,1,8,0,,1\n") ==
         "--batch: got 4, expected at least a sequence for each of the 8 replicas");
+  // How many a pipeline had decides how long its stages wait.
+  const Validation staged =
+      validate(parse_measurements(
+                   "model,hardware,batch,seq_len,pp,step_s\ngpt2,a100-80gb,8,1024,2,1\n", "f.csv"),
+               catalog(), {});
+  REQUIRE(staged.unmatched.size() == 1);
+  CHECK(staged.unmatched[0].reason == "it has stages, and does not say micro_batches");
   const Validation many = validated(run + "64,0,none,1,\n");
   REQUIRE(many.unmatched.size() == 1);
   CHECK(many.unmatched[0].reason ==
