@@ -106,11 +106,8 @@ void convert_kvp(const KvpOptions& o, const Globals& globals) {
   fit.held_out = o.held_out;
   fit.window = parse_token_count(o.window, "--window");
   fit.dtype = parse_flag("--dtype", o.common.dtype, parse_dtype);
-  const bool draws = !(o.csv.empty() && o.plot.empty() && o.plot_positions.empty());
-  if (o.identity == !o.text.empty() || (o.identity && draws)) {
-    throw Error(
-        "convert kvp: expected --fit TEXT, or --identity without --fit, --csv, --plot and "
-        "--plot-positions");
+  if (o.identity == !o.text.empty()) {
+    throw Error("convert kvp: expected --fit TEXT, or --identity without --fit");
   }
   check_rows_alone(o.csv, {{"--json", o.common.json}});
   const std::string csv = csv_target(o.csv);
@@ -173,6 +170,7 @@ void add_convert_kvp(Command convert, const Globals& globals) {
       .draws(both);
   c.add("--plot-positions FILE", o->plot_positions, "draw errors over positions, likewise")
       .draws(both);
+  c.need({"--ridge", "--window", "--held-out", "--csv", "--plot", "--plot-positions"}, {"--fit"});
   c.callback([o, &globals] { convert_kvp(*o, globals); });
 }
 

@@ -53,7 +53,7 @@ void add_convert_prune(Command convert, const Globals& globals) {
       "Examples:\n"
       "  kvcast convert prune tests/oracle/openelm openelm-lp --keep 0.5\n"
       "  kvcast convert prune weights/smollm2-135m-instruct.gguf smollm2-short --keep 0,1,2,28,29");
-  c.footer("The pruned model needs further training, as in the paper; kvcast does not train it.");
+  c.footer("The pruned model needs further training, as in the paper: kvcast train.");
   const auto o = std::make_shared<PruneOptions>();
   add_convert_options(c, o->common);
   c.add("--keep F|LIST", o->keep,

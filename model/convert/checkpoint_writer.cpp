@@ -42,6 +42,10 @@ fs::path check_folder(const fs::path& given) {
   fs::path folder = fs::weakly_canonical(fs::absolute(given), ec);
   if (ec) throw Error(given.string() + ": " + ec.message());
   if (!folder.has_filename()) folder = folder.parent_path();
+  if (folder.extension() == ".gguf") {
+    throw Error(given.string(), "the name of a file, for a checkpoint in a folder",
+                "a name without .gguf");
+  }
   if (fs::exists(folder, ec)) {
     const bool empty = fs::is_directory(folder, ec) && fs::is_empty(folder, ec);
     if (!empty || ec) {

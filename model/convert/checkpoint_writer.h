@@ -18,8 +18,8 @@ namespace kvcast {
 class CheckpointWriter {
  public:
   /// Writes to a temporary place until commit(). Throws Error if `folder` exists and is not an
-  /// empty folder, if its parent does not exist or cannot be written, for an element type that
-  /// cannot be written, and for two tensors of one name.
+  /// empty folder, if it is named as a GGUF file, if its parent does not exist or cannot be
+  /// written, for an element type that cannot be written, and for two tensors of one name.
   CheckpointWriter(std::filesystem::path folder, const nlohmann::json& config,
                    std::vector<TensorToWrite> tensors);
   CheckpointWriter(const CheckpointWriter&) = delete;
