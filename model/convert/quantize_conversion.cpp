@@ -4,6 +4,8 @@
 #include <array>
 #include <charconv>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,6 +13,7 @@
 #include "model/base/error.h"
 #include "model/base/json_file.h"
 #include "model/base/words.h"
+#include "model/convert/stored_form.h"
 #include "model/io/files/atomic_file.h"
 #include "model/io/tensors/block_writer.h"
 #include "model/io/tensors/gguf.h"
@@ -229,17 +232,28 @@ std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+std::vector<float> transposed(const std::vector<float>& matrix, std::uint64_t columns) {
+  const std::uint64_t rows = matrix.size() / columns;
+  std::vector<float> turned(matrix.size());
+  for (std::uint64_t r = 0; r < rows; ++r) {
+    for (std::uint64_t c = 0; c < columns; ++c) turned[c * rows + r] = matrix[r * columns + c];
+  }
+  return turned;
+}
+
 /// Gives the tensor's numbers and their blocks of the type to `take`, piece by piece; returns the
-/// squared error.
+/// squared error. `turns`: each of its matrices is transposed.
 template <typename Take>
-double write_numbers(const StoredTensor& t, DType type, const Take& take) {
+double write_numbers(const StoredTensor& t, DType type, const Take& take, bool turns = false) {
   const std::uint64_t all = t.elements();
+  const std::uint64_t at_once = turns ? t.shape.end()[-2] * t.shape.end()[-1] : piece;
   std::vector<float> numbers;
   std::vector<std::byte> blocks;
   double error = 0;
-  for (std::uint64_t first = 0; first < all; first += piece) {
-    numbers.resize(std::min<std::uint64_t>(piece, all - first));
+  for (std::uint64_t first = 0; first < all; first += at_once) {
+    numbers.resize(std::min(at_once, all - first));
     read_elements(t, first, std::span(numbers));
+    if (turns) numbers = transposed(numbers, t.shape.back());
     blocks.resize(bytes_of(Count(numbers.size()), type).constant());
     try {
       write_blocks(type, numbers, blocks);
@@ -351,6 +365,16 @@ QuantizeReport quantize_gguf(const fs::path& input, const fs::path& output,
 /// Names of the format, without kvcast's own.
 std::string safetensors_name(DType dtype) { return dtype == DType::BF16 ? "BF16" : "F16"; }
 
+/// Tensors whose matrices a family has inputs first. Packed ones have their outputs first.
+std::set<std::string> inputs_first(const fs::path& folder) {
+  std::set<std::string> names;
+  const Architecture a = Checkpoint(folder).architecture();
+  for (const StoredForm& form : stored_forms(a, record(a, {}, {}), DType::FP32)) {
+    if (form.transposed) names.insert(form.tensor.name);
+  }
+  return names;
+}
+
 QuantizeReport quantize_folder(const fs::path& input, const fs::path& output,
                                const QuantizeConversion& conversion, const Progress& on_tensor) {
   if (!is_16_bit(conversion.type)) {
@@ -372,14 +396,21 @@ QuantizeReport quantize_folder(const fs::path& input, const fs::path& output,
   if (config.contains("text_config") && config["text_config"].is_object()) {
     set_dtype(config["text_config"]);
   }
+  const bool is_packed = std::any_of(stored.begin(), stored.end(),
+                                     [](const StoredTensor& t) { return t.packed != nullptr; });
+  const std::set<std::string> turned = is_packed ? inputs_first(input) : std::set<std::string>();
+  const auto turns = [&](const StoredTensor& t) {
+    return t.packed != nullptr && t.shape.size() > 1 && turned.contains(t.name);
+  };
   std::vector<TensorToWrite> tensors;
   std::vector<const StoredTensor*> written;
   for (const StoredTensor& t : stored) {
-    // Masks and positions, which are no numbers; nobody reads them.
-    if (!t.dtype && (t.type.starts_with("I") || t.type.starts_with("U") || t.type == "BOOL"))
-      continue;
+    // Masks and positions, which are no numbers of a model; nobody reads them.
+    const bool whole = t.type.starts_with("I") || t.type.starts_with("U") || t.type == "BOOL";
+    if ((!t.dtype && whole) || t.name.ends_with(".masked_bias")) continue;
     static_cast<void>(t.readable_dtype());
     tensors.push_back({t.name, t.shape, {}, dtype});
+    if (turns(t)) std::swap(tensors.back().shape.end()[-2], tensors.back().shape.end()[-1]);
     written.push_back(&t);
   }
   QuantizeReport report;
@@ -393,10 +424,12 @@ QuantizeReport quantize_folder(const fs::path& input, const fs::path& output,
     entry.parameters += t.elements();
     entry.bytes_before += t.packed ? packed_bytes(*t.packed) : t.bytes.size();
     entry.bytes_after += 2 * t.elements();
-    entry.squared_error +=
-        write_numbers(t, dtype, [&](std::span<const float> numbers, std::string_view) {
+    entry.squared_error += write_numbers(
+        t, dtype,
+        [&](std::span<const float> numbers, std::string_view) {
           writer.write(std::vector<double>(numbers.begin(), numbers.end()));
-        });
+        },
+        turns(t));
   }
   writer.commit();
   return report;

@@ -257,7 +257,8 @@ TEST_CASE("quantize: with leave, also what is quantised already") {
 
 TEST_CASE("quantize: a folder becomes one of bf16 or fp16") {
   const std::filesystem::path oracle = std::filesystem::path(KVCAST_SOURCE_DIR) / "tests/oracle";
-  for (const char* const name : {"llama_sharded", "llama_extra_tensors", "packed/gptq"}) {
+  for (const char* const name :
+       {"llama_sharded", "llama_extra_tensors", "gpt_neox", "packed/gptq", "packed/mxfp4"}) {
     for (const QuantizedType type : {QuantizedType::BF16, QuantizedType::FP16}) {
       const TestFolder folder;
       CAPTURE(name);
