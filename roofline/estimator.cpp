@@ -461,7 +461,8 @@ std::vector<std::string> context_warnings(const Architecture& a, const DesignPoi
          "encoder length");
     if (a.max_source_positions > 0) over(1 + p.output_len, a.max_position_embeddings, "output");
   } else {
-    over(p.prompt_len + p.output_len, a.max_position_embeddings, "prompt and output");
+    over(p.prompt_len + p.output_len, a.max_position_embeddings,
+         p.output_len == 0 ? "a sequence" : "prompt and output");
   }
   return lines;
 }

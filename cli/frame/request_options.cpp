@@ -169,7 +169,12 @@ Lowering parse_lowering(const RequestOptions& o, const Architecture& a) {
                   : parse_flag("--weight-dtype", o.weight_dtype, parse_weight_types);
   l.activations = dtype_or(o.activation_dtype, dtype, "--activation-dtype");
   l.cache = dtype_or(o.cache_dtype, dtype, "--cache-dtype");
-  if (!o.arithmetic.empty()) l.products = parse_flag("--arithmetic", o.arithmetic, parse_dtype);
+  if (!o.arithmetic.empty()) {
+    l.products = parse_flag("--arithmetic", o.arithmetic, parse_dtype);
+    if (width(*l.products).block_elements > 1) {
+      throw Error("--arithmetic", o.arithmetic, "a type that is multiplied, such as bf16 or int8");
+    }
+  }
   return l;
 }
 

@@ -98,7 +98,7 @@ void write_logits(AtomicFile& file, const Generation& g) {
     if (bad != numbers.end()) {
       const auto row = static_cast<std::uint64_t>(bad - numbers.begin()) / shape.back();
       throw Error(fmt::format("sequence {}, position {}: the logits are not finite numbers; the "
-                              "model's weights overflow {}",
+                              "model's numbers overflow {}, or keys and values a narrower cache",
                               row / g.logits_shape[1], row % g.logits_shape[1], name(dtype)),
                   Fault::Run);
     }

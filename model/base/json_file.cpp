@@ -31,15 +31,17 @@ std::vector<Number> list_at(const JsonObject& object, std::string_view key, cons
   return list.get<std::vector<Number>>();
 }
 
+constexpr std::string_view infinity = "Infinity";
+constexpr std::string_view named_infinity = R"({"__float__":"Infinity"})";
+
 /// Python's json module writes Infinity, which JSON has not: as transformers 5 spells it,
 /// {"__float__": "Infinity"}.
 std::string with_named_infinities(std::string_view text) {
-  constexpr std::string_view infinity = "Infinity";
   std::string named;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (!in_string && text.substr(i).starts_with(infinity)) {
-      named += R"({"__float__":"Infinity"})";
+      named += named_infinity;
       i += infinity.size() - 1;
       continue;
     }
@@ -91,6 +93,9 @@ std::string json_text(const nlohmann::ordered_json& document, int indent) {
 std::string shown(const json& value) {
   constexpr std::size_t most = 60;
   std::string text = json_text(value);
+  for (std::size_t at = 0; (at = text.find(named_infinity, at)) != text.npos; ++at) {
+    text.replace(at, named_infinity.size(), infinity);
+  }
   if (text.size() > most) text = text.substr(0, most - 3) + "...";
   return text;
 }

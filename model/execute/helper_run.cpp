@@ -70,7 +70,7 @@ std::vector<TokenId> greedy(const Output& logits, DType dtype) {
       const auto* last = numbers + (b + 1) * logits.shape.sequence_elements() - vocab;
       if (!is_finite_row(last, vocab)) {
         throw Error(fmt::format("sequence {}: the logits are not finite numbers; the model's "
-                                "weights overflow {}",
+                                "numbers overflow {}, or keys and values a narrower cache",
                                 b, name(dtype)),
                     Fault::Run);
       }

@@ -91,6 +91,7 @@ TEST_CASE("json_file: Infinity, which Python writes, is named as transformers 5 
   CHECK(document["a"] == json{0.0, infinity});
   CHECK(document["b"] == "\"Infinity");
   CHECK(document["c"] == "Infinity");
+  CHECK(shown(document["a"]) == "[0.0,Infinity]");
   for (const char* text : {"[-Infinity]", "[Infinityx]", "{Infinity: 1}", "[NaN]"}) {
     CAPTURE(text);
     CHECK(message_of([&] { parse_json(text, "t"); }).starts_with("t: not valid JSON"));
