@@ -91,7 +91,8 @@ ordered_json server_row(const reports::ServingSweep& sweep, std::uint64_t config
         });
     row["max_rate"] = found.rate;
     if (found.rate == 0) {
-      row["reason"] = "no rate meets the objective";
+      const std::string rejection = found.tried.front().times.rejection();
+      row["reason"] = "no rate meets the objective" + (rejection.empty() ? "" : "; " + rejection);
       return row;
     }
     if (!found.is_limit) {
@@ -102,9 +103,10 @@ ordered_json server_row(const reports::ServingSweep& sweep, std::uint64_t config
     const simulate::ServingTimes& times = found.at_limit()->times;
     row["output_token_throughput_per_device"] =
         times.output_token_throughput / static_cast<double>(devices);
+    row["rejected"] = times.rejected;
     row["ttft_mean_s"] = times.ttft_s.mean;
     row["ttft_p99_s"] = times.ttft_s.p99;
-    row["tpot_mean_s"] = times.tpot_s.mean;
+    if (times.tpot_s.values > 0) row["tpot_mean_s"] = times.tpot_s.mean;
     row["e2e_mean_s"] = times.e2e_s.mean;
     row["steady"] = found.at_limit()->is_steady();
   } catch (const Error& e) {
@@ -205,6 +207,7 @@ void choose(const ChooseServingOptions& o, const Globals& globals) {
       columns_of({"server", "scheduler", "devices", "max_rate", "max_rate_per_device",
                   "output_token_throughput_per_device", "ttft_mean_s", "ttft_p99_s", "tpot_mean_s",
                   "e2e_mean_s", "steady", "servers", "all_devices", "on_front", "note"});
+  ranking.none = "no server meets the objective within the budget";
   ranking.rejected = [](const ordered_json& row) { return row["server"].get<std::string>(); };
   if (!o.plot.empty()) {
     reports::write_plot(front_plot(ranking.rows, "servers at their highest rate, " + sweep.workload,

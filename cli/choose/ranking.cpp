@@ -55,8 +55,7 @@ void print_ranking(const Ranking& ranking, const RowsOutput& output) {
   }
   std::vector<Column> columns = ranking.table;
   columns.insert(columns.begin(), rank);
-  const std::string table =
-      ranked.empty() ? "no form of the model fits\n" : table_text(columns, ranked);
+  const std::string table = ranked.empty() ? ranking.none + "\n" : table_text(columns, ranked);
   print_text(table + reasons + ranking.note);
 }
 

@@ -13,10 +13,11 @@ struct Ranking {
   ordered_json head;  ///< JSON keys before the rows
   /// The best first, then the rejected ones, which have a "reason".
   ordered_json rows = ordered_json::array();
-  std::vector<Column> table;  ///< columns after the rank
-  std::vector<Column> csv;    ///< columns between the rank and the reason
-  Words rejected;             ///< the name of a rejected row
-  std::string note;           ///< a line below the table
+  std::vector<Column> table;                       ///< columns after the rank
+  std::vector<Column> csv;                         ///< columns between the rank and the reason
+  Words rejected;                                  ///< the name of a rejected row
+  std::string none = "no form of the model fits";  ///< said where all are rejected
+  std::string note;                                ///< a line below the table
 };
 
 /// Rows with "on_front", `x.column` and `y.column`; those on the front have their name,

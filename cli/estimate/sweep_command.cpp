@@ -166,6 +166,11 @@ void print_dry_run(const SweepCommand& o, const Request& request, std::uint64_t 
 }
 
 void print_result(const SweepCommand& o, const Globals& globals, const SweepResult& r) {
+  if (r.rows_with_rejected > 0) {
+    globals.warn(
+        fmt::format("{} rows leave out requests that are rejected, see the column rejected",
+                    r.rows_with_rejected));
+  }
   const auto evaluated = static_cast<double>(r.rows_written - r.rows_resumed);
   const double rate = r.elapsed_s > 0 ? evaluated / r.elapsed_s : 0;
   if (o.json) {

@@ -16,6 +16,10 @@ namespace {
 using simulate::Latency;
 
 ordered_json latency_json(const Latency& l) {
+  if (l.values == 0) {
+    const ordered_json none;
+    return {{"mean", none}, {"p50", none}, {"p90", none}, {"p95", none}, {"p99", none}};
+  }
   return {{"mean", l.mean}, {"p50", l.p50}, {"p90", l.p90}, {"p95", l.p95}, {"p99", l.p99}};
 }
 
@@ -85,6 +89,7 @@ std::string serving_text(const simulate::ServingTimes& t, const simulate::Slo& s
       100 * t.prefix_hit_rate());
   Table table({"", "mean", "p50", "p90", "p95", "p99"});
   const auto row = [&](const char* name, const Latency& l) {
+    if (l.values == 0) return table.add({name, "-", "-", "-", "-", "-"});
     table.add({name, in_s(l.mean), in_s(l.p50), in_s(l.p90), in_s(l.p95), in_s(l.p99)});
   };
   row("time to first token", t.ttft_s);

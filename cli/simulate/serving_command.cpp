@@ -191,6 +191,8 @@ void find_max_rate(const ServingOptions& o, const Objective& objective, const Gl
     use_blocks(setup.serving, requests->block_tokens());
     return serve(setup.serving, *requests, objective.slo);
   });
+  const simulate::ServingTimes& slowest = found.tried.front().times;
+  if (slowest.rejected > 0) globals.warn(slowest.rejection());
   if (!found.is_limit) {
     globals.warn(fmt::format(
         "no limit found: all rates up to {:.4g} requests a second keep the objective; expected "
@@ -224,9 +226,10 @@ void find_max_rate(const ServingOptions& o, const Objective& objective, const Gl
     reports::Series tail{"p99 TTFT", {}, reports::Style::Dashed};
     reports::Series tpot{"mean TPOT"};
     for (const search::ServedRate& t : found.tried) {
+      if (t.times.finished == 0) continue;
       mean.points.push_back({t.rate, t.times.ttft_s.mean});
       tail.points.push_back({t.rate, t.times.ttft_s.p99});
-      tpot.points.push_back({t.rate, t.times.tpot_s.mean});
+      if (t.times.tpot_s.values > 0) tpot.points.push_back({t.rate, t.times.tpot_s.mean});
     }
     plot.series = {std::move(mean), std::move(tail), std::move(tpot)};
     if (objective.slo.ttft_s) plot.levels.push_back({"TTFT's limit", *objective.slo.ttft_s});
@@ -245,10 +248,11 @@ void find_max_rate(const ServingOptions& o, const Objective& objective, const Gl
   if (o.json) return print_json(j);
   const std::string answer =
       found.rate > 0 ? fmt::format("{:.4g} requests a second", found.rate)
-                     : std::string("no rate meets the objective, not even one request at a time");
+      : slowest.rejected == slowest.requests
+          ? std::string("no rate meets the objective, as all requests are rejected")
+          : std::string("no rate meets the objective, not even one request at a time");
   print_text(fmt::format("{}\n{}: at least {:g} % of {} requests keep the objective\n\n{}",
-                         facts.title, answer, 100 * objective.attainment,
-                         found.tried.empty() ? 0 : found.tried.front().times.requests,
+                         facts.title, answer, 100 * objective.attainment, slowest.requests,
                          table_text(columns, j["rates"])));
 }
 

@@ -1,6 +1,8 @@
 #include "reports/sweep/serving_sweep.h"
 
 #include <algorithm>
+#include <atomic>
+#include <initializer_list>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -33,7 +35,15 @@ ServingPlace place_of(const ServingSweep& s, std::uint64_t point) {
 
 std::string rate_cell(double rate) { return rate > 0 ? fmt::format("{}", rate) : ""; }
 
-std::string row_of(const ServingSweep& s, std::uint64_t point) {
+std::string latency_cells(const simulate::Latency& l,
+                          std::initializer_list<double simulate::Latency::*> members) {
+  std::string cells;
+  for (const auto member : members) cells += l.values > 0 ? fmt::format(",{}", l.*member) : ",";
+  return cells;
+}
+
+/// Counts one more of the rows whose server has rejected some requests.
+std::string row_of(const ServingSweep& s, std::uint64_t point, std::atomic<std::uint64_t>& some) {
   const ServingPlace at = place_of(s, point);
   std::string row = s.grid.cells(at.configuration);
   std::string scheduler = at.scheduler;
@@ -48,13 +58,17 @@ std::string row_of(const ServingSweep& s, std::uint64_t point) {
     simulate::ServingSetup setup;
     setup.servers = std::move(server.servers);
     const simulate::ServingTimes t = serve(setup, *requests, s.slo);
+    if (t.finished == 0) throw Error(t.rejection());
+    if (t.rejected > 0) ++some;
+    using L = simulate::Latency;
     row += fmt::format(
-        ",{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},",
-        csv_cell(scheduler), rate_cell(at.rate), t.requests, t.finished, t.rejected, t.duration_s,
-        t.request_throughput, t.output_token_throughput, t.ttft_s.mean, t.ttft_s.p50, t.ttft_s.p90,
-        t.ttft_s.p99, t.tpot_s.mean, t.tpot_s.p50, t.tpot_s.p99, t.itl_s.p99, t.e2e_s.mean,
-        t.e2e_s.p50, t.e2e_s.p99, t.goodput_requests_per_s, t.slo_attainment, t.counts.preemptions,
-        t.prefix_hit_rate(), t.peak_kv_blocks, blocks, t.counts.peak_running, t.steps, devices);
+        ",{},{},{},{},{},{},{},{}{}{}{}{},{},{},{},{},{},{},{},{},{},", csv_cell(scheduler),
+        rate_cell(at.rate), t.requests, t.finished, t.rejected, t.duration_s, t.request_throughput,
+        t.output_token_throughput, latency_cells(t.ttft_s, {&L::mean, &L::p50, &L::p90, &L::p99}),
+        latency_cells(t.tpot_s, {&L::mean, &L::p50, &L::p99}), latency_cells(t.itl_s, {&L::p99}),
+        latency_cells(t.e2e_s, {&L::mean, &L::p50, &L::p99}), t.goodput_requests_per_s,
+        t.slo_attainment, t.counts.preemptions, t.prefix_hit_rate(), t.peak_kv_blocks, blocks,
+        t.counts.peak_running, t.steps, devices);
   } catch (const Error& e) {
     const auto results = std::count(serving_columns.begin(), serving_columns.end(), ',');
     row += fmt::format(",{},{},{}{}", csv_cell(scheduler), rate_cell(at.rate),
@@ -66,12 +80,15 @@ std::string row_of(const ServingSweep& s, std::uint64_t point) {
 }  // namespace
 
 SweepResult run_serving_sweep(const ServingSweep& s, const SweepOptions& o) {
-  return run_row_sweep(
-      {fmt::format("{},scheduler,rate,{}\n", configuration_columns, serving_columns),
-       fmt::format("{} serving {} {} {}", s.grid.fingerprint(), fmt::join(s.schedulers, ";"),
-                   fmt::join(s.rates, ","), s.workload),
-       s.num_points(), [&](std::uint64_t point) { return row_of(s, point); }},
-      o);
+  std::atomic<std::uint64_t> some = 0;
+  SweepResult result =
+      run_row_sweep({fmt::format("{},scheduler,rate,{}\n", configuration_columns, serving_columns),
+                     fmt::format("{} serving {} {} {}", s.grid.fingerprint(),
+                                 fmt::join(s.schedulers, ";"), fmt::join(s.rates, ","), s.workload),
+                     s.num_points(), [&](std::uint64_t point) { return row_of(s, point, some); }},
+                    o);
+  result.rows_with_rejected = some;
+  return result;
 }
 
 Plot serving_sweep_plot(const ServingSweep& s, const std::filesystem::path& csv) {

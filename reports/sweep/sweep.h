@@ -45,9 +45,10 @@ struct SweepOptions {
 
 struct SweepResult {
   std::uint64_t num_points = 0;
-  std::uint64_t rows_written = 0;  ///< in the file now
-  std::uint64_t rows_resumed = 0;  ///< of them, by earlier runs
-  std::uint64_t num_errors = 0;    ///< rows with a reason in place of results
+  std::uint64_t rows_written = 0;        ///< in the file now
+  std::uint64_t rows_resumed = 0;        ///< of them, by earlier runs
+  std::uint64_t num_errors = 0;          ///< rows with a reason in place of results
+  std::uint64_t rows_with_rejected = 0;  ///< of servers; of this run
   double elapsed_s = 0;
   bool stopped = false;  ///< early; the rest is done by the same call again
   std::string partial;   ///< where the rows are if so; empty: a stream

@@ -170,7 +170,7 @@ class Serving {
     }
     meter_.arrived(request.arrival_s);
     if (const auto reason = servers_[0].clock->refuses(request)) {
-      meter_.rejected();
+      meter_.rejected(*reason);
       if (watch_.on_rejected) watch_.on_rejected(request, *reason);
       return false;
     }
@@ -243,7 +243,7 @@ class Serving {
   }
 
   void reject(const ServingRequest& request, const std::string& reason, double now) {
-    meter_.rejected();
+    meter_.rejected(reason);
     if (watch_.on_rejected) watch_.on_rejected(request, reason);
     client_is_free(now);
   }

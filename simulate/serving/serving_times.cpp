@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
+
 namespace kvcast::simulate {
 
 Latency summary(std::vector<Repeated> values) {
@@ -17,6 +19,7 @@ Latency summary(std::vector<Repeated> values) {
     sum += v.value * static_cast<double>(v.times);
     v.times = n;  // how many are not above
   }
+  latency.values = n;
   const auto nth = [&](std::uint64_t i) {
     return std::upper_bound(values.begin(), values.end(), i,
                             [](std::uint64_t at, const Repeated& v) { return at < v.times; })
@@ -37,6 +40,11 @@ Latency summary(std::vector<Repeated> values) {
   return latency;
 }
 
+std::string ServingTimes::rejection() const {
+  if (rejected == 0) return {};
+  return fmt::format("{} of {} requests are rejected: {}", rejected, requests, first_reason);
+}
+
 void ServingMeter::step(double seconds) {
   ++times_.steps;
   times_.busy_s += seconds;
@@ -46,8 +54,6 @@ void ServingMeter::token(Sequence& s, double now) {
   const double arrival = s.request.arrival_s;
   if (s.generated == 1) {
     s.first_token_s = now;
-    ttft_.push_back({now - arrival, 1});
-    queue_.push_back({s.scheduled_s.value_or(now) - arrival, 1});
   } else {
     const double gap = now - s.last_token_s;
     if (!itl_.empty() && itl_.back().value == gap) {
@@ -60,6 +66,8 @@ void ServingMeter::token(Sequence& s, double now) {
   if (!s.is_done()) return;
   const std::uint64_t tokens = s.request.output_tokens;
   const double ttft = s.first_token_s - arrival;
+  ttft_.push_back({ttft, 1});
+  queue_.push_back({s.scheduled_s.value_or(s.first_token_s) - arrival, 1});
   const double e2e = now - arrival;
   double tpot = 0;
   if (tokens > 1) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "simulate/serving/scheduler.h"
@@ -12,6 +13,7 @@ namespace kvcast::simulate {
 
 /// Seconds; of no values, all zero. Percentiles are linear between neighbours.
 struct Latency {
+  std::uint64_t values = 0;
   double mean = 0;
   double p50 = 0;
   double p90 = 0;
@@ -39,6 +41,7 @@ struct ServingTimes {
   std::uint64_t requests = 0;  ///< that have arrived
   std::uint64_t finished = 0;
   std::uint64_t rejected = 0;
+  std::string first_reason = {};  ///< of those that are rejected
   double last_arrival_s = 0;
   double duration_s = 0;  ///< from 0 to the last token
   double busy_s = 0;      ///< of all servers; of their stages the mean
@@ -48,6 +51,7 @@ struct ServingTimes {
   std::uint64_t output_tokens = 0;
   double request_throughput = 0;  ///< a second of the duration
   double output_token_throughput = 0;
+  // Of finished requests, but for the gaps.
   Latency ttft_s;  ///< from arrival
   Latency tpot_s;  ///< (last token - first one) / (tokens - 1), of requests with more than one
   Latency itl_s;   ///< gaps between tokens, of all requests together
@@ -65,6 +69,8 @@ struct ServingTimes {
     const double all = hits + static_cast<double>(counts.prefill_tokens);
     return all > 0 ? hits / all : 0;
   }
+  /// "3 of 5 requests are rejected: REASON"; empty: none is.
+  std::string rejection() const;
 };
 
 /// Gathers them. A finished request costs 40 bytes, a step 16.
@@ -76,7 +82,9 @@ class ServingMeter {
   /// The mean of a server's stages.
   void step(double seconds);
   void server() { ++times_.servers; }
-  void rejected() { ++times_.rejected; }
+  void rejected(const std::string& reason) {
+    if (times_.rejected++ == 0) times_.first_reason = reason;
+  }
   void arrived(double now) {
     ++times_.requests;
     times_.last_arrival_s = std::max(times_.last_arrival_s, now);
