@@ -6,22 +6,14 @@
 
 namespace kvcast::simulate {
 
-BlockPool::BlockPool(std::uint64_t blocks) : slots_(blocks), num_free_(blocks) {
+BlockPool::BlockPool(std::uint64_t blocks) : size_(blocks), num_free_(blocks) {
   KVCAST_ASSERT(blocks > 0 && blocks < none);
-  for (Block b = 0; b < blocks; ++b) {
-    slots_[b].before = b == 0 ? none : b - 1;
-    slots_[b].after = b + 1 == blocks ? none : b + 1;
-  }
-  first_ = 0;
-  last_ = static_cast<Block>(blocks - 1);
 }
 
 void BlockPool::leave_queue(Block block) {
   const Slot& slot = slots_[block];
   (slot.before == none ? first_ : slots_[slot.before].after) = slot.after;
   (slot.after == none ? last_ : slots_[slot.after].before) = slot.before;
-  --num_free_;
-  peak_ = std::max(peak_, size() - num_free_);
 }
 
 void BlockPool::forget(Block block) {
@@ -45,14 +37,31 @@ void BlockPool::forget(Block block) {
 
 BlockPool::Block BlockPool::take() {
   KVCAST_ASSERT(num_free_ > 0);
-  const Block block = first_;
-  forget(block);
-  hold(block);
+  const bool is_new = slots_.size() < size_;
+  const Block block = is_new ? static_cast<Block>(slots_.size()) : first_;
+  if (is_new) {
+    slots_.emplace_back();
+  } else {
+    forget(block);
+    leave_queue(block);
+  }
+  first_holder(block);
   return block;
 }
 
 void BlockPool::hold(Block block) {
-  if (slots_[block].holders++ == 0) leave_queue(block);
+  if (slots_[block].holders > 0) {
+    ++slots_[block].holders;
+  } else {
+    leave_queue(block);
+    first_holder(block);
+  }
+}
+
+void BlockPool::first_holder(Block block) {
+  slots_[block].holders = 1;
+  --num_free_;
+  peak_ = std::max(peak_, size() - num_free_);
 }
 
 void BlockPool::release(Block block) {

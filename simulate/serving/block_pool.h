@@ -18,7 +18,7 @@ class BlockPool {
   /// Free from the start: 0 to `blocks` - 1, in this order.
   explicit BlockPool(std::uint64_t blocks);
 
-  std::uint64_t size() const { return slots_.size(); }
+  std::uint64_t size() const { return size_; }
   std::uint64_t num_free() const { return num_free_; }
   /// The most that were held at once.
   std::uint64_t peak() const { return peak_; }
@@ -47,10 +47,12 @@ class BlockPool {
     std::uint64_t piece = 0;
   };
   void leave_queue(Block block);
+  void first_holder(Block block);
   void forget(Block block);
 
-  std::vector<Slot> slots_;
-  Block first_ = none;
+  const std::uint64_t size_;
+  std::vector<Slot> slots_;  ///< of the blocks that were ever handed out: the first ones
+  Block first_ = none;       ///< of the queue behind the blocks that have no slot yet
   Block last_ = none;
   std::uint64_t num_free_ = 0;
   std::uint64_t peak_ = 0;

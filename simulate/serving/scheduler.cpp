@@ -35,25 +35,17 @@ std::uint64_t piece_of(std::uint64_t block, std::uint64_t i, std::uint64_t n) {
   return name;
 }
 
-/// Full blocks of the prompt -> the pieces that they hold. A request's own blocks may be longer or
+/// What full block `b` of the prompt holds, if the request says so. Its own blocks may be longer or
 /// shorter than the cache's, if one divides the other.
-std::vector<std::uint64_t> pieces_of(const ServingRequest& r, const SchedulerSettings& s) {
+std::optional<std::uint64_t> piece_at(const ServingRequest& r, const SchedulerSettings& s,
+                                      std::uint64_t b) {
   const std::uint64_t of_request = s.request_block_tokens;
-  std::vector<std::uint64_t> pieces;
-  if (!s.prefix_caching || of_request == 0 || r.blocks.empty()) return pieces;
-  const std::uint64_t full = r.prompt_tokens / s.block_size;
-  for (std::uint64_t b = 0; b < full; ++b) {
-    if (of_request >= s.block_size) {
-      const std::uint64_t in_each = of_request / s.block_size;
-      if (b / in_each >= r.blocks.size()) break;
-      pieces.push_back(piece_of(r.blocks[b / in_each], b % in_each, in_each));
-    } else {
-      const std::uint64_t last = (b + 1) * s.block_size / of_request - 1;
-      if (last >= r.blocks.size()) break;
-      pieces.push_back(r.blocks[last]);
-    }
-  }
-  return pieces;
+  if (!s.prefix_caching || of_request == 0 || b >= r.prompt_tokens / s.block_size) return {};
+  const bool longer = of_request >= s.block_size;
+  const std::uint64_t in_each = longer ? of_request / s.block_size : 1;
+  const std::uint64_t own = longer ? b / in_each : (b + 1) * s.block_size / of_request - 1;
+  if (own >= r.blocks.size()) return {};
+  return longer ? piece_of(r.blocks[own], b % in_each, in_each) : r.blocks[own];
 }
 
 }  // namespace
@@ -143,7 +135,10 @@ std::optional<std::string> Scheduler::add(std::unique_ptr<Sequence>& s) {
     ++counts_.rejected;
     return reason;
   }
-  s->pieces = pieces_of(s->request, settings_);
+  s->pieces.clear();
+  while (const auto piece = piece_at(s->request, settings_, s->pieces.size())) {
+    s->pieces.push_back(*piece);
+  }
   arrived_.push_back(std::move(s));
   if (!settings_.schedules_ahead) let_in();
   return {};
@@ -227,13 +222,12 @@ void Scheduler::give_back(Sequence& s) {
   s.entered = 0;
 }
 
-std::vector<BlockPool::Block> Scheduler::hits(const std::vector<std::uint64_t>& pieces,
-                                              std::uint64_t known) const {
+std::vector<BlockPool::Block> Scheduler::hits(const Sequence& s) const {
   std::vector<BlockPool::Block> found;
   const std::uint64_t most =
-      std::min<std::uint64_t>(pieces.size(), (known - 1) / settings_.block_size);
+      std::min<std::uint64_t>(s.pieces.size(), (s.known - 1) / settings_.block_size);
   while (found.size() < most) {
-    const std::optional<BlockPool::Block> block = find_piece(pieces[found.size()]);
+    const std::optional<BlockPool::Block> block = find_piece(s.pieces[found.size()]);
     if (!block) break;
     found.push_back(*block);
   }
@@ -241,7 +235,14 @@ std::vector<BlockPool::Block> Scheduler::hits(const std::vector<std::uint64_t>& 
 }
 
 std::size_t Scheduler::num_hits(const ServingRequest& request) const {
-  return hits(pieces_of(request, settings_), request.prompt_tokens).size();
+  const std::uint64_t most = (request.prompt_tokens - 1) / settings_.block_size;
+  std::size_t hits = 0;  // piece by piece: a prompt that no server takes may be long
+  while (hits < most) {
+    const std::optional<std::uint64_t> piece = piece_at(request, settings_, hits);
+    if (!piece || !find_piece(*piece)) break;
+    ++hits;
+  }
+  return hits;
 }
 
 std::uint64_t Scheduler::num_free_among(const std::vector<BlockPool::Block>& blocks) const {

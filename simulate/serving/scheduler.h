@@ -36,7 +36,7 @@ std::string_view name(Policy policy);
 Policy parse_policy(std::string_view text);
 std::vector<std::string> policy_names();
 
-/// Blocks of all servers together: what is known of them takes 8 GiB.
+/// Blocks of all servers together: what is known of them takes up to 8 GiB.
 constexpr std::uint64_t all_blocks = std::uint64_t{1} << 28;
 
 struct SchedulerSettings {
@@ -186,9 +186,7 @@ class Scheduler {
   }
   void run(Sequence& s, std::uint64_t tokens) { parts_.push_back({&s, tokens}); }
   /// Blocks that hold the beginning of a waiting prompt, of which at least one token is computed.
-  std::vector<BlockPool::Block> hits(const Sequence& s) const { return hits(s.pieces, s.known); }
-  std::vector<BlockPool::Block> hits(const std::vector<std::uint64_t>& pieces,
-                                     std::uint64_t known) const;
+  std::vector<BlockPool::Block> hits(const Sequence& s) const;
   std::uint64_t num_free_among(const std::vector<BlockPool::Block>& blocks) const;
   /// Holds them as the sequence's first blocks and counts the hit.
   void take_hits(Sequence& s, const std::vector<BlockPool::Block>& found);
