@@ -169,6 +169,10 @@ std::shared_ptr<const Interconnect> interconnect_of(const Configuration& c, cons
   return find_interconnect(catalog, platform, c.hardware, devices);
 }
 
+std::uint64_t used_micro_batches(const Configuration& c, std::uint64_t batch) {
+  return std::min(c.micro_batches, divided_up(batch, c.parallelism.dp));
+}
+
 Rates rates_of(const Configuration& c) {
   const Parallelism& p = c.parallelism;
   Rates rates = make_rates(c.hardware, c.lowering, c.mode, c.engine);
@@ -480,5 +484,9 @@ std::vector<std::string> Estimator::warnings(const DesignPoint& p) const {
   lines.insert(lines.end(), missing.begin(), missing.end());
   return lines;
 }
+  } else if (p.batch % parallelism_.dp > 0) {
+    lines.push_back(
+        fmt::format("{} sequences do not divide evenly among {} replicas: each is taken to have {}",
+                    p.batch, parallelism_.dp, divided_up(p.batch, parallelism_.dp)));
 
 }  // namespace kvcast::roofline

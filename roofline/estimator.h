@@ -71,6 +71,9 @@ std::shared_ptr<const Interconnect> interconnect_of(const Configuration& configu
                                                     const Catalog& catalog,
                                                     const std::string& platform);
 
+/// Micro-batches that a batch is cut into: at most one for each sequence of a replica.
+std::uint64_t used_micro_batches(const Configuration& configuration, std::uint64_t batch);
+
 /// Rates of its devices. Throws Error when the platform has fewer of them.
 Rates rates_of(const Configuration& configuration);
 

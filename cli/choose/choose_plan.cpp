@@ -108,6 +108,14 @@ void choose_plan(const PlanFlags& flags, const ParallelOptions& parallel,
   request.most_ttft_s = limit(flags.most_ttft, "--max-ttft");
   request.most_tpot_s = limit(flags.most_tpot, "--max-tpot");
   search::Plans plans = search::choose_plan(request);
+  const std::uint64_t batch = request.point.batch;
+  if (std::any_of(plans.fit.begin(), plans.fit.end(),
+                  [batch](const search::Plan& p) { return batch % p.parallelism.dp > 0; })) {
+    globals.warn(fmt::format(
+        "{} sequences do not divide evenly among the replicas of some plans: each replica is taken "
+        "to have as many as the fullest",
+        batch));
+  }
 
   Ranking ranking;
   ranking.head = {{"model", c.architecture.name},

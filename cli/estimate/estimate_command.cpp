@@ -70,7 +70,7 @@ ordered_json input_json(const Configuration& c, const DesignPoint& p) {
           {"dp", c.parallelism.dp},
           {"sequence_parallel", c.parallelism.sequence_parallel},
           {"stages", c.stage_layers},
-          {"micro_batches", c.micro_batches}};
+          {"micro_batches", roofline::used_micro_batches(c, p.batch)}};
 }
 
 /// The parts of a TTFT that there are, in the order in which they run.

@@ -56,7 +56,8 @@ void simulate_devices(const RequestOptions& request, const DeviceRunOutput& outp
   }
   std::string plan = to_string(c.parallelism);
   if (!request.stages.empty()) plan += ", stages of " + request.stages;
-  if (c.micro_batches > 0) plan += fmt::format(", {} micro-batches", c.micro_batches);
+  const std::uint64_t micro_batches = roofline::used_micro_batches(c, point.batch);
+  if (micro_batches > 0) plan += fmt::format(", {} micro-batches", micro_batches);
   const std::string methods = to_string(c.methods);
   const std::string title = fmt::format("{} on {} x {}{}{}, prompt {}", c.architecture.name,
                                         devices, c.hardware.name, plan.empty() ? "" : ", " + plan,
@@ -91,7 +92,7 @@ void simulate_devices(const RequestOptions& request, const DeviceRunOutput& outp
                  {"devices", devices},
                  {"sequence_parallel", c.parallelism.sequence_parallel},
                  {"stages", c.stage_layers},
-                 {"micro_batches", c.micro_batches},
+                 {"micro_batches", micro_batches},
                  {"batch", point.batch},
                  {"prompt_len", point.prompt_len},
                  {"output_len", point.output_len},

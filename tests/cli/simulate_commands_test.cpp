@@ -19,6 +19,15 @@ const std::string product =
 const std::string four = product + "--schedule kvr --devices 4 ";
 const std::string link = "--link-gb-per-s 10 --link-latency-s 1e-5 ";
 
+TEST_CASE("micro-batches: an answer names those that a batch is cut into") {
+  for (const std::string command : {"estimate", "simulate prefill"}) {
+    const json j = run_json(command +
+                            " --model llama-3.1-8b --hardware h100-sxm --pp 2 --platform hgx-h100 "
+                            "--batch 2 --micro-batches 9 --json");
+    CHECK(j["micro_batches"] == 2);
+  }
+}
+
 TEST_CASE("simulate prefill: a scenario answers with every key; --send-order overrides its own") {
   const TestFolder folder;
   write(folder / "scenario.json", scenario);

@@ -222,6 +222,10 @@ TEST_CASE("several devices: replicas without a sequence are named") {
   CHECK(e.warnings({3, 128, 2}) ==
         std::vector<std::string>{
             "5 of 8 replicas have no sequence of their own and are taken to have one"});
+  CHECK(e.warnings({16, 128, 2}).empty());
+  CHECK(e.warnings({17, 128, 2}) ==
+        std::vector<std::string>{
+            "17 sequences do not divide evenly among 8 replicas: each is taken to have 3"});
 }
 
 TEST_CASE("several devices: a request is read and its text tokenised once, whatever the stages") {
