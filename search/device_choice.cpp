@@ -39,12 +39,16 @@ bool doubling_pays_off(const Runahead& runahead, std::uint64_t prompt_len, std::
 std::vector<DeviceCount> choose_devices(const Runahead& runahead, std::uint64_t prompt_len,
                                         std::size_t most_devices, double least_gain) {
   even_partition(prompt_len, std::min<std::size_t>(most_devices, 1));  // throws
+  const std::vector<simulate::SeenTokens>& seen = runahead.times().seen();
+  const bool has_tsp = runahead.link().order != SendOrder::Async &&
+                       std::none_of(seen.begin(), seen.end(),
+                                    [](const simulate::SeenTokens& s) { return s.has_state(); });
   std::vector<DeviceCount> counts;
   for (std::size_t devices = 1; devices <= most_devices && devices <= prompt_len; devices *= 2) {
     DeviceCount c;
     c.devices = devices;
     c.found = search_partition(runahead, prompt_len, devices, PartitionAlgorithm::Balance);
-    if (runahead.link().order != SendOrder::Async) {
+    if (has_tsp) {
       c.tsp_ttft_s =
           tsp_ttft_s(runahead.times(), runahead.link(), even_partition(prompt_len, devices));
     }

@@ -12,7 +12,7 @@ namespace kvcast::search {
 struct DeviceCount {
   std::size_t devices = 1;
   PartitionFound found;              ///< a chain with the best partition
-  std::optional<double> tsp_ttft_s;  ///< none for SendOrder::Async
+  std::optional<double> tsp_ttft_s;  ///< none for SendOrder::Async and layers with states
   double speedup = 1;                ///< over one device
   /// Each step up to here cut TTFT by at least the gain that was asked for.
   bool pays_off = false;

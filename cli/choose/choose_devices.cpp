@@ -1,6 +1,9 @@
+#include <algorithm>
+#include <limits>
 #include <memory>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/choose/choose_parts.h"
 #include "cli/choose/choose_plan.h"
@@ -9,6 +12,7 @@
 #include "model/base/error.h"
 #include "model/base/quantity.h"
 #include "search/device_choice.h"
+#include "search/placed_estimator.h"
 
 namespace kvcast::cli {
 namespace {
@@ -25,29 +29,47 @@ struct DevicesOptions {
   bool json = false;
 };
 
+roofline::Estimate chain_estimate(roofline::Configuration c, const search::HardwareLink& link,
+                                  std::uint64_t prompt_len,
+                                  const std::vector<std::uint64_t>& partition) {
+  if (partition.size() > 1) {
+    c.methods = {{"kvr",
+                  {{"p", std::to_string(partition.size())},
+                   {"partition", fmt::format("{}", fmt::join(partition, "/"))}}}};
+  }
+  return search::PlacedEstimator(c, link).at({1, prompt_len, 1});
+}
+
 void choose(const DevicesOptions& o, const Globals& globals) {
   const std::uint64_t prompt_len = parse_token_count(o.prompt_len, "--prompt-len");
   const std::size_t most = parse_devices(o.most_devices, "--max-devices");
   if (!o.plans.objective.empty()) {
     return choose_plan(o.plans, o.parallel, o.prompt_len, most, o.json, globals);
   }
+  const roofline::Configuration configuration =
+      parse_configuration(o.parallel.request, globals.catalog());
+  const search::HardwareLink link =
+      parse_link(o.parallel.link, configuration.hardware, configuration.mode);
   const double least_gain = parse_flag_number(o.least_gain, "--min-gain", true);
   if (least_gain >= 1) throw Error("--min-gain", "'" + o.least_gain + "'", "a share below 1");
   const search::Runahead runahead = make_runahead(o.parallel, globals.catalog());
   const std::vector<DeviceCount> counts =
       search::choose_devices(runahead, prompt_len, most, least_gain);
-  std::size_t chosen = 1;
-  for (const DeviceCount& c : counts) {
-    if (c.pays_off) chosen = c.devices;
-  }
+  ordered_json chosen;
+  double least_bytes = std::numeric_limits<double>::infinity();
   const ordered_json rows = rows_of(counts, [&](const DeviceCount& c) {
+    const roofline::Estimate e = chain_estimate(configuration, link, prompt_len, c.found.tokens);
+    if (c.pays_off && e.fits) chosen = c.devices;
+    least_bytes = std::min(least_bytes, e.peak_memory_bytes);
     ordered_json row{{"devices", c.devices},
                      {"ttft_s", c.found.ttft_s},
                      {"lower_bound_s", *c.found.lower_bound_s},
                      {"even_ttft_s", c.found.even_ttft_s},
                      {"tsp_ttft_s", or_null(c.tsp_ttft_s)},
                      {"ttft_speedup", c.speedup},
-                     {"pays_off", c.pays_off},
+                     {"peak_memory_bytes", e.peak_memory_bytes},
+                     {"fits", e.fits},
+                     {"pays_off", c.pays_off && e.fits},
                      {"partition_tokens", c.found.tokens}};
     if (!o.break_even) return row;
     search::BreakEven from;
@@ -56,6 +78,14 @@ void choose(const DevicesOptions& o, const Globals& globals) {
     row["break_even_prompt_len"] = or_null(from.prompt_len);
     return row;
   });
+  if (chosen.is_null()) {
+    globals.warn(fmt::format(
+        "no number of devices fits: one has all weights and at the end the whole cache, {} or more "
+        "of {}; expected a shorter prompt, a narrower --dtype or --objective fits, which splits "
+        "them",
+        format_quantity(least_bytes, Dimension::Bytes),
+        format_quantity(configuration.hardware.memory_capacity.value, Dimension::Bytes)));
+  }
   if (o.json) {
     print_json({{"prompt_len", prompt_len},
                 {"link_bytes_per_s", runahead.link().bytes_per_s},
@@ -76,7 +106,11 @@ void choose(const DevicesOptions& o, const Globals& globals) {
        }},
       {"even parts", "even_ttft_s", in_seconds},
       {"TSP", "tsp_ttft_s", in_seconds},
-      {"", "pays_off", if_true("pays off")}};
+      {"", "", [](const ordered_json& row) {
+         return !row["fits"].get<bool>()      ? "does not fit"
+                : row["pays_off"].get<bool>() ? "pays off"
+                                              : "";
+       }}};
   if (o.break_even) {
     const auto from = [](const char* key, const Words& words) {
       return [=](const ordered_json& row) {

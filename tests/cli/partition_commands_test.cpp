@@ -124,5 +124,27 @@ TEST_CASE("choose devices: more devices as long as they pay off") {
   CHECK_FALSE(fast["rows"][1].contains("break_even_prompt_len"));
 }
 
+TEST_CASE("choose devices: none pays off where none fits, and states have no TSP") {
+  const std::string large = "choose devices --model deepseek-v3 --hardware a100-80gb ";
+  const json j = run_json(large + "--json");
+  CHECK(j["devices"].is_null());
+  for (const json& row : j["rows"]) {
+    CHECK(row["fits"] == false);
+    CHECK(row["pays_off"] == false);
+  }
+  const ProgramResult told = run_well(large);
+  CHECK(contains(told.errors, "no number of devices fits"));
+  CHECK(contains(told.output, "does not fit"));
+  const json states =
+      run_json("choose devices --model falcon-h1-0.5b --hardware h100-sxm --prompt-len 4k --json");
+  CHECK(states["rows"][1]["pays_off"] == true);
+  CHECK(states["rows"][1]["tsp_ttft_s"].is_null());
+  // A cache of 16k tokens beside the weights: what estimate says.
+  const json rows = run_json("choose devices --json --prompt-len 16k" + a100)["rows"];
+  const json one = run_json("estimate --json --prompt-len 16k --output-len 1" + a100);
+  CHECK(rows[0]["peak_memory_bytes"] == one["peak_memory_bytes"]);
+  CHECK(rows[0]["fits"] == true);
+}
+
 }  // namespace
 }  // namespace kvcast::cli
