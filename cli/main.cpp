@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "cli/frame/command.h"
 #include "cli/frame/command_line.h"
 #include "cli/frame/exit_status.h"
 #include "cli/frame/interrupt_guard.h"
@@ -68,11 +69,14 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     kvcast::cli::run_program({argv + 1, argv + argc});
+    kvcast::cli::say_held();
     return 0;
   } catch (const kvcast::Interrupted& e) {
+    kvcast::cli::say_held();
     if (!e.line.empty()) kvcast::cli::say(e.line);
     return kvcast::cli::exit_interrupted;
   } catch (const kvcast::Error& e) {
+    if (e.fault() == kvcast::Fault::Run) kvcast::cli::say_held();
     kvcast::cli::say(e.what());
     return e.fault() == kvcast::Fault::Request ? kvcast::cli::exit_wrong_request
                                                : kvcast::cli::exit_failed;

@@ -180,6 +180,11 @@ Rates rates_of(const Configuration& c) {
   rates.collectives = {c.interconnect, c.engine.collectives, c.mode,
                        c.mode == Mode::Calibrated ? c.engine.collective_wait : Seconds{}};
   check_platform(c);
+  try {
+    if (c.interconnect != nullptr) c.interconnect->checked_library(c.engine.collectives);
+  } catch (const Error& e) {
+    throw Error("engine " + c.engine.name + ": collectives: " + e.what());
+  }
   return rates;
 }
 
@@ -479,14 +484,14 @@ std::vector<std::string> Estimator::warnings(const DesignPoint& p) const {
     lines.push_back(
         fmt::format("{} of {} replicas have no sequence of their own and are taken to have one",
                     parallelism_.dp - p.batch, parallelism_.dp));
+  } else if (p.batch % parallelism_.dp > 0) {
+    lines.push_back(
+        fmt::format("{} sequences do not divide evenly among {} replicas: each is taken to have {}",
+                    p.batch, parallelism_.dp, divided_up(p.batch, parallelism_.dp)));
   }
   const auto& missing = rates().missing_factors;
   lines.insert(lines.end(), missing.begin(), missing.end());
   return lines;
 }
-  } else if (p.batch % parallelism_.dp > 0) {
-    lines.push_back(
-        fmt::format("{} sequences do not divide evenly among {} replicas: each is taken to have {}",
-                    p.batch, parallelism_.dp, divided_up(p.batch, parallelism_.dp)));
 
 }  // namespace kvcast::roofline

@@ -243,8 +243,14 @@ Hardware read_hardware(const std::filesystem::path& path) {
     const JsonObject links = o.object("links");
     for (const std::string& key : links.keys()) {
       const JsonObject link = links.object(key);
-      hw.links.emplace(key, Link{read_quantity(link, "bandwidth", Dimension::BytesPerSecond),
-                                 read_quantity(link, "latency", Dimension::Seconds)});
+      const auto& read =
+          hw.links
+              .emplace(key, Link{read_quantity(link, "bandwidth", Dimension::BytesPerSecond),
+                                 read_quantity(link, "latency", Dimension::Seconds)})
+              .first->second;
+      if (read.bandwidth.value < 1) {
+        link.object("bandwidth").fail("value", "a bandwidth of at least 1 B/s");
+      }
       link.reject_unknown_keys();
     }
   }

@@ -202,7 +202,7 @@ const std::string& Interconnect::checked_library(const std::string& library) con
     if (library == engine) return nccl;
     names.emplace_back(engine);
   }
-  throw Error("platform " + name() + ": " + unknown_name("library", library, names).what());
+  throw Error(unknown_name("library", library, names).what() + (" on platform " + name()));
 }
 
 double Interconnect::least(CollectiveKind kind, Spread s, double bytes) const {

@@ -147,6 +147,8 @@ class Interconnect {
   std::uint64_t devices_per_node() const { return data_.devices_per_node; }
   const std::string& name() const { return data_.name; }
   const InterconnectData& data() const { return data_; }
+  /// "nccl" for "" and for engines' own kernels that the platform has no table of. Throws Error.
+  const std::string& checked_library(const std::string& library) const;
 
   /// What a collective takes on the group, whose rank r is device r. `library`: "" or "nccl", or an
   /// engine's own kernels ("vllm", "trtllm"), which leave to NCCL what they do not take. Mode
@@ -174,7 +176,6 @@ class Interconnect {
     bool measured = false;
   };
   Spread spread(const RankGroup& group) const;
-  const std::string& checked_library(const std::string& library) const;
   double least(CollectiveKind kind, Spread s, double bytes) const;
   Cost form(CollectiveKind kind, std::uint64_t ranks, const std::string& library,
             double bytes) const;

@@ -21,8 +21,13 @@ struct Globals {
   Catalog catalog() const;
   /// A message for a person, to stderr.
   void say(const std::string& line) const;
+  // The same, said with the next message or answer: a refusal of the request is then one line.
+  void note(const std::string& line) const;
   void warn(const std::string& line) const;
 };
+
+/// Says the notes and warnings that wait.
+void say_held();
 
 /// Registers one subcommand; its callback does the work and throws kvcast::Error.
 void add_model(Command app, const Globals& globals);

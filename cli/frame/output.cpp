@@ -2,6 +2,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -12,7 +13,22 @@
 #include "model/base/json_file.h"
 
 namespace kvcast::cli {
+namespace {
+
+std::vector<std::string>& held() {
+  static std::vector<std::string> lines;
+  return lines;
+}
+
+}  // namespace
+
+void say_held() {
+  for (const std::string& line : held()) std::fprintf(stderr, "%s\n", line.c_str());
+  held().clear();
+}
+
 void print_text(const std::string& text) {
+  say_held();
   if (Capture* capture = Capture::current()) {
     capture->text += text;
     return;
@@ -43,17 +59,22 @@ void print_result(bool as_json, const nlohmann::ordered_json& document, const st
 Catalog Globals::catalog() const { return Catalog(data_folder(data)); }
 
 void Globals::say(const std::string& line) const {
+  note(line);
+  say_held();
+}
+
+void Globals::note(const std::string& line) const {
   if (quiet) return;
   if (Capture* capture = Capture::current()) {
     capture->messages.push_back({printable_line(line), false});
   } else {
-    std::fprintf(stderr, "%s\n", printable_line(line).c_str());
+    held().push_back(printable_line(line));
   }
 }
 
 void Globals::warn(const std::string& line) const {
   Capture* capture = Capture::current();
-  if (capture == nullptr) return say("warning: " + line);
+  if (capture == nullptr) return note("warning: " + line);
   if (!quiet) capture->messages.push_back({printable_line(line), true});
 }
 

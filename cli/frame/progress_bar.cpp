@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "cli/frame/command.h"
 #include "model/base/quantity.h"
 
 namespace kvcast::cli {
@@ -56,6 +57,7 @@ ProgressBar::~ProgressBar() {
 void ProgressBar::draw(std::uint64_t done, std::uint64_t done_before, std::uint64_t total,
                        double elapsed_s, std::string_view facts) {
   if (!active_) return;
+  say_held();
   std::fprintf(stderr, "\r%s\033[K",
                progress_line(done, done_before, total, elapsed_s, facts).c_str());
   drawn_ = true;

@@ -27,7 +27,7 @@ std::string or_this_machine(const std::string& given, const Globals& globals) {
         "once, which makes this machine the default");
   }
   if (rank_of_mpirun() <= 0)
-    globals.say("note: without --hardware, this machine: " + file.string());
+    globals.note("note: without --hardware, this machine: " + file.string());
   return file.string();
 }
 

@@ -357,8 +357,16 @@ ModelServer make_model_server(const Configuration& c, std::string_view scheduler
   if (s.num_blocks == 0) s.num_blocks = cache.blocks;
   if (s.num_blocks == 0) {
     const auto words = [](double bytes) { return format_quantity(bytes, Dimension::Bytes); };
+    const std::string where = fmt::format("{} on {}", c.architecture.name, c.hardware.name);
+    const double room = m.capacity_bytes - m.reserved_bytes - m.used();
+    if (room > 0) {
+      throw Error(where,
+                  fmt::format("{} for the cache, where a block of {} tokens takes {}", words(room),
+                              s.block_size, words(m.block_bytes)),
+                  "smaller blocks (block_size) or more devices (--tp)");
+    }
     throw Error(
-        fmt::format("{} on {}", c.architecture.name, c.hardware.name),
+        where,
         fmt::format("weights of {} and activations of {} beside {} of memory, {} of it left free",
                     words(m.weight_bytes), words(m.used() - m.weight_bytes),
                     words(m.capacity_bytes), words(m.reserved_bytes)),

@@ -74,12 +74,16 @@ void SchedulerSettings::check() const {
   if (num_blocks > all_blocks) {
     throw Error("num_blocks", std::to_string(num_blocks), fmt::format("at most {}", all_blocks));
   }
-  const bool cuts_at_blocks =
-      policy == Policy::TrtllmGuaranteed || policy == Policy::TrtllmUtilization;
-  if (cuts_at_blocks && chunked_prefill && max_num_batched_tokens < block_size) {
-    throw Error("max_num_batched_tokens", std::to_string(max_num_batched_tokens),
+  const auto cut_at_blocks = [this](const char* what, std::uint64_t tokens) {
+    if (tokens >= block_size) return;
+    throw Error(what, std::to_string(tokens),
                 fmt::format("at least block_size, {}: prompts are cut at blocks", block_size));
+  };
+  if (policy == Policy::Sglang || policy == Policy::SglangLpm) {
+    cut_at_blocks("chunked_prefill_size", chunked_prefill_size);
   }
+  const bool is_trtllm = policy == Policy::TrtllmGuaranteed || policy == Policy::TrtllmUtilization;
+  if (is_trtllm && chunked_prefill) cut_at_blocks("max_num_batched_tokens", max_num_batched_tokens);
   if (!(watermark >= 0 && watermark < 1)) {
     throw Error("watermark", fmt::format("{:g}", watermark), "a share from 0 to below 1");
   }

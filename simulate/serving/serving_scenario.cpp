@@ -110,7 +110,7 @@ void set_scheduler(std::string_view text, const std::string& place, SchedulerSet
           } else if constexpr (std::is_same_v<Value, double>) {
             value = o.number(setting.key, 0, 1e6, value);
           } else {
-            value = o.whole(setting.key, setting.least, std::uint64_t{1} << 40, value);
+            value = o.whole(setting.key, setting.least, max_request_tokens, value);
           }
         },
         setting.member);

@@ -80,7 +80,8 @@ fs::path Catalog::find(std::string_view subfolder, std::string_view kind,
   const fs::path path(name_or_path);
   std::error_code ec;
   if (fs::is_directory(path, ec)) {
-    if (fs::exists(path / "config.json", ec)) return path / "config.json";
+    if (subfolder == "models" && fs::exists(path / "config.json", ec)) return path / "config.json";
+    if (subfolder != "models") throw Error(path.string(), "a folder", "a name or a JSON file");
     throw Error(path.string(), "a folder without config.json",
                 "a checkpoint folder with config.json");
   }
