@@ -364,6 +364,9 @@ MeasuredRow vllm_serve_row(const MeasurementFields& f, const MeasurementDefaults
   row.id =
       row.model + " " +
       id_of(f, {{"rate ", "request_rate"}, {"concurrency ", "max_concurrency"}, {"", "date", ""}});
+  const std::uint64_t sent = f.whole_or("num_prompts", completed, 0);
+  const std::uint64_t failed = f.whole_or("failed", sent - std::min(sent, completed), 0);
+  if (failed > 0) row.id += fmt::format(" ({} requests failed)", failed);
   if (row.size.batch == 0) {
     row.size.batch = 1;
     row.unusable = "how many requests ran at once is not in its file; expected --batch";

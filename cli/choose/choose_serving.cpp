@@ -154,12 +154,12 @@ void choose(const ChooseServingOptions& o, const Globals& globals) {
   if (o.axes.at("model").empty())
     throw Error(
         "--model is required: names (kvcast model list), config.json files or folders with one");
-  const Objective objective = parse_objective(o.serving.slo);
+  const Objective objective = parse_objective(o.serving.slo, true);
   if (objective.slo.is_empty()) {
     throw Error("--slo is required: ttft=S, tpot=S or e2e=S, what a request must keep");
   }
   const reports::SweepGrid grid(spec_of(o, globals), globals.catalog());
-  const reports::ServingSweep sweep = o.serving.over(grid);
+  const reports::ServingSweep sweep = o.serving.over(grid, globals, true);
   sweep.open(1);  // what is wrong with it is found before the first server
   const std::uint64_t most_devices = parse_token_count(o.max_devices, "--max-devices");
   if (!o.plot.empty()) reports::plot_files(o.plot);
@@ -242,7 +242,8 @@ void add_choose_serving(Command command, const Globals& globals) {
       .group("Axes");
   o->serving.workload.add_to(c);
   c.add("--slo LIMITS", o->serving.slo, "ttft=S,tpot=S,e2e=S,attainment=F");
-  c.add("--rate R", o->rate, "requests a second that all servers together must take").positive();
+  c.add("--rate R", o->rate, "requests a second that all servers together must take")
+      .between(simulate::least_rate, search::RateSearch{}.most_rate);
   c.add("--max-devices N", o->max_devices, "the budget");
   c.add("--plot", o->plot, "draw requests a second and device over the end-to-end time");
   o->output.add_to(c);

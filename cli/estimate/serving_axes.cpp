@@ -19,9 +19,10 @@ double number_of(std::string_view text, const char* flag) {
   double rate = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rate);
   const bool whole = error == std::errc() && end == text.data() + text.size();
-  if (!whole || !(rate > 0 && std::isfinite(rate))) {
+  if (!whole || !(rate >= simulate::least_rate && rate <= simulate::most_rate)) {
     throw Error(flag, "'" + std::string(text) + "'",
-                "numbers above 0, such as 0.5,1,2 or 1..64:x2");
+                fmt::format("numbers from {:g} to {:g}, such as 0.5,1,2 or 1..64:x2",
+                            simulate::least_rate, simulate::most_rate));
   }
   return rate;
 }
@@ -64,14 +65,15 @@ void ServingAxes::add_to(Command c) {
   c.add("--slo LIMITS", slo, "with --serving: ttft=S,tpot=S,e2e=S, what a request must keep");
   workload.add_to(c);
   c.need({"--scheduler", "--rate", "--slo", "--requests", "--arrivals", "--prompt-lens",
-          "--output-lens", "--prefixes", "--num-requests", "--seed"},
+          "--output-lens", "--prefixes", "--num-requests"},
          {"--serving"});
   c.exclude("--serving", {"--batch", "--prompt-len", "--output-len"},
             "the workload has the lengths (--prompt-lens, --output-lens or --requests)");
 }
 
-reports::ServingSweep ServingAxes::over(const reports::SweepGrid& grid) const {
-  workload.check();
+reports::ServingSweep ServingAxes::over(const reports::SweepGrid& grid, const Globals& globals,
+                                        bool searches) const {
+  workload.check(globals);
   if (grid.num_sizes() > 1 || !grid.spec().prompt_len.empty()) {
     throw Error(
         "--serving: cannot be combined with --batch, --prompt-len and --output-len; the "
@@ -84,7 +86,7 @@ reports::ServingSweep ServingAxes::over(const reports::SweepGrid& grid) const {
   if (!grid.spec().micro_batches.empty()) {
     throw Error("--serving", "--micro-batches", "none: a server's steps are its scheduler's");
   }
-  reports::ServingSweep sweep{grid, {}, {}, {}, {}, parse_objective(slo).slo};
+  reports::ServingSweep sweep{grid, {}, {}, {}, {}, parse_objective(slo, searches).slo};
   sweep.schedulers = schedulers.empty()
                          ? std::vector<std::string>{""}
                          : reports::parse_method_words(
@@ -98,7 +100,9 @@ reports::ServingSweep ServingAxes::over(const reports::SweepGrid& grid) const {
     return workload.open(rate > 0 ? std::optional(rate) : std::nullopt);
   };
   sweep.workload = workload.in_words();
-  sweep.open(sweep.rates.front());  // what is wrong with it is found before the first point
+  // What is wrong with it, on any line of a file, is found before the first point.
+  const auto all = sweep.open(sweep.rates.front());
+  while (workload.is_file() && all->next()) continue;
   return sweep;
 }
 

@@ -18,9 +18,10 @@ struct ServingAxes {
   WorkloadFlags workload;
 
   void add_to(Command command);
-  /// Throws Error naming the flag for every wrong value, and for axes of sizes, which a workload
-  /// has of its own.
-  reports::ServingSweep over(const reports::SweepGrid& grid) const;
+  /// Throws Error naming the flag for every wrong value, for a line of --requests that is wrong,
+  /// and for axes of sizes, which a workload has of its own. `searches`: for the highest rate.
+  reports::ServingSweep over(const reports::SweepGrid& grid, const Globals& globals,
+                             bool searches = false) const;
 };
 
 /// "0.5,1,2" or "1..64:x2": numbers above 0. Throws Error naming the flag.

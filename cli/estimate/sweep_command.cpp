@@ -296,7 +296,7 @@ void sweep(const SweepCommand& o, const Globals& globals, Messenger* ranks) {
   std::optional<reports::ServingSweep> serving;
   if (o.serving.serving) {
     if (ranks != nullptr) throw Error("--serving", "mpirun", "--shard I/N for each process");
-    serving.emplace(o.serving.over(request->grid));
+    serving.emplace(o.serving.over(request->grid, globals));
     if (!o.plot.empty() && (o.csv.empty() || serving->rates.size() < 2)) {
       throw Error(
           "--plot with --serving needs --csv FILE and several rates, such as "

@@ -59,6 +59,16 @@ Flag& Flag::positive() {
   return *this;
 }
 
+Flag& Flag::between(double least, double most) {
+  option_->check([least, most](const std::string& text) {
+    double number = 0;
+    const bool good = kvcast::parse_number(text, number) && number >= least && number <= most;
+    if (good) return std::string();
+    return fmt::format("got '{}', expected a number from {:g} to {:g}", text, least, most);
+  });
+  return *this;
+}
+
 Flag& Flag::group(const std::string& heading) {
   option_->group(heading);
   return *this;

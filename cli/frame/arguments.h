@@ -26,6 +26,7 @@ class Flag {
   Flag& required(bool is_required = true);
   Flag& range(int least, int most);
   Flag& positive();
+  Flag& between(double least, double most);
   /// The heading in --help; empty: it is hidden.
   Flag& group(const std::string& heading);
   /// How many values; `most` below 0: any number.

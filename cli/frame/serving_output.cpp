@@ -105,7 +105,7 @@ std::string serving_text(const simulate::ServingTimes& t, const simulate::Slo& s
   return text;
 }
 
-Objective parse_objective(const std::string& text) {
+Objective parse_objective(const std::string& text, bool searches) {
   Objective o;
   std::set<std::string> given;
   std::string_view rest = text;
@@ -135,6 +135,10 @@ Objective parse_objective(const std::string& text) {
   }
   if (!text.empty() && o.slo.is_empty()) {
     throw Error("--slo", text, "ttft=S, tpot=S or e2e=S, what a request must keep");
+  }
+  if (!searches && given.contains("attainment")) {
+    throw Error("--slo", fmt::format("attainment={:g}", o.attainment),
+                "it with --find-max-rate or kvcast choose serving");
   }
   return o;
 }

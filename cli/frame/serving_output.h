@@ -19,6 +19,7 @@ struct Objective {
   simulate::Slo slo;
   double attainment = 0.9;  ///< share of requests that must keep it; DistServe's (OSDI 2024)
 };
-Objective parse_objective(const std::string& text);
+/// Throws Error; also for an attainment where nothing is searched for (`searches`).
+Objective parse_objective(const std::string& text, bool searches);
 
 }  // namespace kvcast::cli

@@ -1,5 +1,7 @@
 #include "cli/frame/workload_flags.h"
 
+#include <filesystem>
+#include <sstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -7,6 +9,7 @@
 #include "cli/frame/request_options.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
+#include "model/base/read_file.h"
 #include "simulate/serving/request_files.h"
 
 namespace kvcast::cli {
@@ -23,11 +26,15 @@ std::uint64_t whole(const std::string& text, const char* flag, std::uint64_t fal
 }
 
 std::unique_ptr<simulate::RequestSource> open_file(const WorkloadFlags& f) {
-  return simulate::open_requests(
-      f.requests, {.first_requests = whole(f.first_requests, "--first-requests", 0),
-                   .block_tokens = whole(f.block_tokens, "--request-block-tokens", 0),
-                   .arrival_column = f.arrival_column,
-                   .output_tokens = whole(f.output_tokens, "--output-tokens", 0)});
+  const simulate::RequestFileOptions options{
+      .first_requests = whole(f.first_requests, "--first-requests", 0),
+      .block_tokens = whole(f.block_tokens, "--request-block-tokens", 0),
+      .arrival_column = f.arrival_column,
+      .output_tokens = whole(f.output_tokens, "--output-tokens", 0),
+      .vocab_size = f.vocab_size};
+  if (f.held == nullptr) return simulate::open_requests(f.requests, options);
+  return simulate::open_requests(std::make_unique<std::istringstream>(*f.held), f.requests,
+                                 options);
 }
 
 /// The same requests at times that are all stretched alike.
@@ -41,6 +48,7 @@ class Stretched : public simulate::RequestSource {
     return r;
   }
   std::uint64_t block_tokens() const override { return requests_->block_tokens(); }
+  std::uint64_t num_failed() const override { return requests_->num_failed(); }
 
  private:
   std::unique_ptr<simulate::RequestSource> requests_;
@@ -85,18 +93,32 @@ void WorkloadFlags::add_to(Command c) {
   add("--output-lens LENGTHS", output_lens, "likewise");
   add("--prefixes SPEC", prefixes, "prompts begin with shared ones: prefix:groups=G,tokens=T");
   add("--num-requests N", count, "how many are generated [1000]");
-  add("--seed N", seed, "of everything that is drawn");
+  add("--seed N", seed, "of everything that is drawn [1]");
   c.need({"--first-requests", "--arrival-column", "--output-tokens"}, {"--requests"});
+  c.need({"--request-block-tokens"}, {"--requests", "--prefixes"});
+  c.need({"--seed"}, {"--arrivals"});
 }
 
-void WorkloadFlags::check() const {
+void WorkloadFlags::check(const Globals& globals) const {
   const bool generated = !prompt_lens.empty() || !output_lens.empty() || !prefixes.empty();
   if (is_file() && (generated || !count.empty())) {
     throw Error(
         "--requests: cannot be combined with --prompt-lens, --output-lens, --prefixes and "
         "--num-requests; the file has the lengths");
   }
-  if (is_file()) return;
+  if (is_file()) {
+    constexpr std::uint64_t most_bytes = std::uint64_t{1} << 32;
+    const std::filesystem::file_status status = std::filesystem::status(requests);
+    if (held == nullptr && (is_fifo(status) || is_character_file(status))) {
+      held = std::make_shared<const std::string>(
+          read_file(requests, "a file of requests", most_bytes));
+    }
+    const std::uint64_t failed = open_file(*this)->num_failed();
+    if (failed > 0) {
+      globals.warn(fmt::format("{}: left out {} requests that failed", requests, failed));
+    }
+    return;
+  }
   if (arrivals.empty() || prompt_lens.empty() || output_lens.empty()) {
     throw Error(
         "--requests FILE is required, or all of --arrivals, --prompt-lens and --output-lens");
@@ -150,7 +172,7 @@ std::string WorkloadFlags::in_words() const {
         std::pair{", ", &prefixes}, std::pair{", requests ", &count}}) {
     if (!value->empty()) words += what + *value;
   }
-  return words + (seed == "1" ? "" : ", seed " + seed);
+  return words + (seed.empty() || seed == "1" ? "" : ", seed " + seed);
 }
 
 std::optional<simulate::ClosedLoop> WorkloadFlags::closed_loop() const {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "cli/frame/arguments.h"
+#include "cli/frame/command.h"
 #include "simulate/serving/generated_requests.h"
 #include "simulate/serving/requests.h"
 
@@ -23,12 +23,16 @@ struct WorkloadFlags {
   std::string output_lens;
   std::string prefixes;
   std::string count;
-  std::string seed = "1";
+  std::string seed;
+  std::uint64_t vocab_size = 0;  ///< token ids of a file are below it; 0: any are taken
+  /// The text of a pipe, which can be read once, after check().
+  mutable std::shared_ptr<const std::string> held = nullptr;
 
   void add_to(Command command);
   bool is_file() const { return !requests.empty(); }
-  /// Throws Error where the flags name no workload, or two.
-  void check() const;
+  /// Throws Error where the flags name no workload, or two. Says how many failed requests a file
+  /// leaves out.
+  void check(const Globals& globals) const;
   /// Opens or generates the requests. `rate`: in the place of that of --arrivals or, for a file,
   /// the times that it has are stretched to this rate.
   std::unique_ptr<simulate::RequestSource> open(const std::optional<double>& rate = {}) const;

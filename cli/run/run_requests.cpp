@@ -64,7 +64,7 @@ void RunRequestsFlags::add_to(Command c) {
       .writes();
   c.add("--no-wait", no_wait, "with --requests: skip the time until the next request arrives");
   c.need({"--scheduler", "--slo", "--csv", "--trace", "--step-times", "--no-wait", "--prompt-lens",
-          "--output-lens", "--prefixes", "--num-requests", "--seed"},
+          "--output-lens", "--prefixes", "--num-requests"},
          {"--requests", "--arrivals"});
   for (const char* const flag : {"--requests", "--arrivals"}) {
     c.exclude(flag,
@@ -95,8 +95,9 @@ void RunRequestsFlags::add_to(Command c) {
 }
 
 void run_requests(const RunOptions& o, const RunRequestsFlags& flags, const Globals& globals) {
-  flags.workload.check();
-  const Objective objective = parse_objective(flags.slo);
+  WorkloadFlags workload = flags.workload;
+  workload.check(globals);
+  const Objective objective = parse_objective(flags.slo, false);
   check_rows_alone(flags.csv, {{"--json", o.json}});
   const int threads = execute::use_threads(o.threads);
   const Checkpoint checkpoint = open_checkpoint(o, globals);
@@ -109,14 +110,15 @@ void run_requests(const RunOptions& o, const RunRequestsFlags& flags, const Glob
       record(checkpoint.architecture(), options.methods, execute::session_lowering(options),
              {.find_model = find_model});
   simulate::SchedulerSettings settings = settings_for(flags, recording, options);
-  const auto requests = flags.workload.open();
+  workload.vocab_size = checkpoint.architecture().vocab_size;
+  const auto requests = workload.open();
   settings.request_block_tokens = requests->block_tokens();
   execute::StepSession session(checkpoint, options,
                                {settings.num_blocks, settings.block_size, settings.max_num_seqs});
   const auto steps = std::make_shared<measure::ExecutedSteps>(session, settings, !flags.no_wait);
   simulate::ServingSetup setup;
   setup.servers = {settings, steps, 1};
-  setup.closed_loop = flags.workload.closed_loop();
+  setup.closed_loop = workload.closed_loop();
 
   std::optional<reports::RequestRows> rows;
   if (!flags.csv.empty()) rows.emplace(csv_target(flags.csv));

@@ -33,7 +33,7 @@ struct ServingOptions {
   std::string scheduler;
   std::string replicas = "1";
   std::string router = "round-robin";
-  std::string decoders = "0";
+  std::string decoders;
   std::string decode_scheduler;
   double link_gb_per_s = 0;
   double link_latency_s = 0;
@@ -118,7 +118,7 @@ Setup from_model(const ServingOptions& o, const Globals& globals) {
                             c.hardware.name, to_string(c.methods), name(s.policy));
   const std::uint64_t replicas = parse_token_count(o.replicas, "--replicas");
   const std::uint64_t decoders =
-      o.decoders == "0" ? 0 : parse_token_count(o.decoders, "--decode-servers");
+      o.decoders.empty() ? 0 : parse_token_count(o.decoders, "--decode-servers");
   setup.facts = {{"model", c.architecture.name},
                  {"hardware", c.hardware.name},
                  {"engine", c.engine.name},
@@ -257,9 +257,9 @@ void find_max_rate(const ServingOptions& o, const Objective& objective, const Gl
 }
 
 void run_serving(const ServingOptions& o, const Globals& globals) {
-  o.workload.check();
+  o.workload.check(globals);
   check_rows_alone(o.csv, {{"--json", o.json}});
-  const Objective objective = parse_objective(o.slo);
+  const Objective objective = parse_objective(o.slo, o.find_max_rate);
   if (!o.plot.empty()) reports::plot_files(o.plot);  // refuses a wrong name before anything runs
   if (o.find_max_rate) return find_max_rate(o, objective, globals);
   Setup setup = make_setup(o, globals);
@@ -356,7 +356,8 @@ void add_simulate_serving(Command command, const Globals& globals) {
         "--find-max-rate [0.9]");
   c.add("--find-max-rate", o->find_max_rate,
         "search for the highest rate at which the objective holds");
-  c.add("--first-rate R", o->first_rate, "requests a second where that search begins").positive();
+  c.add("--first-rate R", o->first_rate, "requests a second where that search begins")
+      .between(simulate::least_rate, simulate::most_rate);
   c.add("--step-times FILE.csv", o->step_times,
         "steps take what they took in kvcast run --requests --step-times; the schedule must be the "
         "same");

@@ -14,8 +14,6 @@ namespace kvcast::simulate {
 namespace {
 
 // Ours: what is outside is a slip.
-constexpr double least_rate = 1e-9;
-constexpr double most_rate = 1e12;
 constexpr double longest_think_s = 1e9;
 constexpr std::uint64_t most_users = std::uint64_t{1} << 31;
 /// Below, most gaps are too small for a number.
@@ -40,6 +38,7 @@ class Rescheduled : public RequestSource {
     return request;
   }
   std::uint64_t block_tokens() const override { return requests_->block_tokens(); }
+  std::uint64_t num_failed() const override { return requests_->num_failed(); }
 
  private:
   std::unique_ptr<RequestSource> requests_;

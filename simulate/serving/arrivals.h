@@ -12,6 +12,10 @@
 
 namespace kvcast::simulate {
 
+// Requests a second. Ours: what is outside is a slip.
+inline constexpr double least_rate = 1e-9;
+inline constexpr double most_rate = 1e12;
+
 enum class ArrivalKind { Poisson, Gamma, Uniform, Burst, Closed };
 
 struct Arrivals {

@@ -162,30 +162,31 @@ class CsvRequests : public RequestLines {
     return found == columns_.end() ? none : static_cast<std::size_t>(found - columns_.begin());
   }
 
-  std::size_t prompt_column(const Layout& layout) const {
-    for (const std::string_view name : layout.prompt) {
-      if (column(name) != none) return column(name);
-    }
-    return none;
-  }
-
-  /// The layout whose column of prompts the file has.
-  const Layout* layout() const {
+  /// The layout whose column of prompts the file has, which becomes prompt_.
+  const Layout* find_prompts() {
+    const Layout* found = nullptr;
     for (const Layout& layout : layouts) {
-      if (prompt_column(layout) != none) return &layout;
+      for (const std::string_view name : layout.prompt) {
+        if (column(name) == none) continue;
+        if (found != nullptr) {
+          throw Error(lines_.place(), fmt::format("columns '{}' and '{}'", columns_[prompt_], name),
+                      "one with the tokens of the prompts");
+        }
+        found = &layout;
+        prompt_ = column(name);
+      }
     }
-    return nullptr;
+    return found;
   }
 
   void choose_columns() {
-    const Layout* const chosen = layout();
+    const Layout* const chosen = find_prompts();
     if (chosen == nullptr) {
       throw Error(lines_.place(),
                   "columns " + cell_text(fmt::format("{}", fmt::join(columns_, ","))),
                   known_request_files);
     }
     clock_ = chosen->clock;
-    prompt_ = prompt_column(*chosen);
     id_ = clock_ == Clock::Seconds ? column("id") : none;
     choose_arrival(*chosen);
     output_ = column(chosen->output);

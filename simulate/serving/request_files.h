@@ -19,6 +19,7 @@ struct RequestFileOptions {
   std::uint64_t output_tokens = 0;  ///< of each request, for a file without; 0: the file has them
   /// Requests without prompt or output tokens, such as failed ones, are left out, not refused.
   bool drop_empty = false;
+  std::uint64_t vocab_size = 0;  ///< token ids must be below it; 0: any are right
   /// Arrivals are not read, all are 0. Outputs are 0 if the file has none and no option gives them.
   bool lengths_only = false;
 };

@@ -242,6 +242,11 @@ class JsonRequests : public RequestLines {
       throw Error(place_of(keys_.tokens), fmt::format("{} tokens", request.tokens.size()),
                   fmt::format("{}, as {} says", request.prompt_tokens, keys_.prompt));
     }
+    for (const std::int32_t token : request.tokens) {
+      if (options_.vocab_size == 0 || std::cmp_less(token, options_.vocab_size)) continue;
+      throw Error(place_of(keys_.tokens), fmt::format("token id {}", token),
+                  fmt::format("ids below the vocabulary size {}", options_.vocab_size));
+    }
     read_blocks(handler, request);
   }
 
@@ -347,10 +352,14 @@ std::unique_ptr<RequestSource> open_vllm_result(LineReader& lines, const json& d
   }
   if (result.has("errors")) list_of(result, "errors", size);
   std::vector<ServingRequest> requests;
+  std::uint64_t failed = 0;
   for (std::size_t i = 0; i < size; ++i) {
     if (result.has("errors")) {
       const json& error = result.at("errors")[i];
-      if (error.is_string() && error != "") continue;
+      if (error.is_string() && error != "") {
+        ++failed;
+        continue;
+      }
     }
     ServingRequest request{i};
     request.prompt_tokens = tokens_at(result, "input_lens", i, options.drop_empty);
@@ -374,7 +383,7 @@ std::unique_ptr<RequestSource> open_vllm_result(LineReader& lines, const json& d
   if (options.first_requests > 0 && requests.size() > options.first_requests) {
     requests.resize(options.first_requests);
   }
-  return std::make_unique<RequestList>(std::move(requests));
+  return std::make_unique<RequestList>(std::move(requests), 0, failed);
 }
 
 /// Nothing but blanks may follow the first line.

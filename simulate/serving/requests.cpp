@@ -81,8 +81,9 @@ std::uint64_t save_jsonl(RequestSource& source, const std::filesystem::path& pat
 
 RequestSource::~RequestSource() = default;
 
-RequestList::RequestList(std::vector<ServingRequest> requests, std::uint64_t block_tokens)
-    : requests_(std::move(requests)), block_tokens_(block_tokens) {}
+RequestList::RequestList(std::vector<ServingRequest> requests, std::uint64_t block_tokens,
+                         std::uint64_t num_failed)
+    : requests_(std::move(requests)), block_tokens_(block_tokens), num_failed_(num_failed) {}
 
 std::optional<ServingRequest> RequestList::next() {
   if (next_ == requests_.size()) return std::nullopt;

@@ -33,18 +33,23 @@ class RequestSource {
   virtual std::optional<ServingRequest> next() = 0;
   /// The tokens of a prefix block; 0 if the requests have no blocks.
   virtual std::uint64_t block_tokens() const { return 0; }
+  /// Requests that failed where they were measured, and are left out.
+  virtual std::uint64_t num_failed() const { return 0; }
 };
 
 /// Requests held in memory, given out in the order of the list.
 class RequestList : public RequestSource {
  public:
-  explicit RequestList(std::vector<ServingRequest> requests, std::uint64_t block_tokens = 0);
+  explicit RequestList(std::vector<ServingRequest> requests, std::uint64_t block_tokens = 0,
+                       std::uint64_t num_failed = 0);
   std::optional<ServingRequest> next() override;
   std::uint64_t block_tokens() const override { return block_tokens_; }
+  std::uint64_t num_failed() const override { return num_failed_; }
 
  private:
   std::vector<ServingRequest> requests_;
   std::uint64_t block_tokens_;
+  std::uint64_t num_failed_;
   std::size_t next_ = 0;
 };
 

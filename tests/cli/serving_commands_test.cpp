@@ -131,6 +131,112 @@ TEST_CASE("simulate serving: explicit costs, by hand") {
   CHECK(two["duration_s"] == 4);
 }
 
+TEST_CASE("simulate serving: times are those of finished requests, and none without any") {
+  const std::string apart = one_gpu +
+                            "--arrivals burst --num-requests 5 --output-lens 9 --decode-servers 1 "
+                            "--kv-link-gb-per-s 50 --decode-scheduler vllm-v1:num_blocks=";
+  const std::string csv = apart + "20 --prompt-lens uniform:100,1000 --csv ";
+  const TestFolder folder;
+  run_well(csv + (folder / "rows.csv").string());
+  double sum_s = 0;
+  double finished = 0;
+  const CsvTable rows = CsvTable::read(folder / "rows.csv");
+  for (const CsvRow& row : rows.rows()) {
+    if (row.text("ttft_s").empty()) continue;
+    sum_s += row.number("ttft_s");
+    ++finished;
+  }
+  const json some = run_json(apart + "20 --prompt-lens uniform:100,1000 --json");
+  CHECK(some["rejected"] == 3);
+  REQUIRE(finished == 2);
+  CHECK(mean(some, "ttft_s") == near(sum_s / finished));
+  const std::string none = apart + "10 --prompt-lens 1000";
+  const json all = run_json(none + " --json");
+  CHECK(all["rejected"] == 5);
+  for (const char* key : {"ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"}) {
+    CHECK(all[key]["mean"].is_null());
+    CHECK(all[key]["p99"].is_null());
+  }
+  CHECK(contains(run_well(none).output, "time to first token    -"));
+  // A request of one token has no time per output token.
+  const json one = run_json(one_gpu +
+                            "--arrivals burst --num-requests 2 --prompt-lens 9 --output-lens 1 "
+                            "--json");
+  CHECK(one["tpot_s"]["mean"].is_null());
+  CHECK(mean(one, "ttft_s") > 0);
+}
+
+TEST_CASE("serving: where prompts are rejected, searches and sweeps say why") {
+  const std::string load =
+      "--model llama-3.1-8b --hardware h100-sxm --arrivals poisson:rate=1 --num-requests 9 "
+      "--output-lens 9 --prompt-lens ";
+  const std::string why = "9 of 9 requests are rejected: prompt and output of 200009 tokens";
+  const ProgramResult found =
+      run_well("simulate serving --find-max-rate --slo ttft=1 " + load + "200000");
+  CHECK(contains(found.output, "no rate meets the objective, as all requests are rejected"));
+  CHECK(contains(found.errors, why));
+  const std::string chosen = run_well("choose serving --slo ttft=1 " + load + "200000").output;
+  check_contains(chosen, {"no server meets the objective", why});
+  const TestFolder folder;
+  const std::string csv = folder / "rows.csv";
+  const ProgramResult swept = run_well("sweep --serving " + load + "200000 --csv " + csv);
+  CHECK(contains(swept.errors, "1 are impossible"));
+  const CsvTable none = CsvTable::read(csv);
+  CHECK(none[0].text("ttft_mean_s").empty());
+  CHECK(contains(none[0].text("error"), why));
+  const ProgramResult some =
+      run_well("sweep --restart --serving " + load + "uniform:1000,200000 --csv " + csv);
+  CHECK(contains(some.errors, "warning: 1 rows leave out requests that are rejected"));
+  const CsvTable finished = CsvTable::read(csv);
+  CHECK(finished[0].number("ttft_mean_s") > 0);
+}
+
+TEST_CASE("simulate serving: prompts and caches that are huge take no memory of their own") {
+  const TestFolder folder;
+  const std::string in_folder = little_memory + "cd '" + folder.path().string() + "';";
+  std::ofstream(folder / "long.jsonl")
+      << R"({"arrival_s": 0, "prompt_tokens": 2147483648, "output_tokens": 4,)"
+      << R"( "block_tokens": 2147483648, "blocks": [1]})";
+  const json refused =
+      run_json(one_gpu +
+                   "--requests long.jsonl --replicas 2 --router prefix-aware --json "
+                   "--scheduler vllm-v1:block_size=1,prefix_caching=true",
+               in_folder);
+  CHECK(refused["rejected"] == 1);
+  std::ofstream(folder / "cache.json")
+      << R"({"policy": "vllm-v1", "cost": {"base_s": 1}, "num_blocks": 268435456})";
+  std::ofstream(folder / "short.csv") << "arrival_s,prompt_tokens,output_tokens\n0,4,4\n";
+  const json served =
+      run_json("simulate serving --scenario cache.json --requests short.csv --json", in_folder);
+  CHECK(served["finished"] == 1);
+}
+
+TEST_CASE("simulate serving: requests from a pipe are there for each rate") {
+  const std::string piped = "printf 'arrival_s,prompt_tokens,output_tokens\\n0,9,4\\n1,9,4\\n' |";
+  const std::string from_pipe = one_gpu + "--requests /dev/stdin ";
+  for (const std::string more :
+       {"", "--find-max-rate --slo ttft=1", "--arrivals poisson:rate=3,rescale=true"}) {
+    const json j = run_json(from_pipe + more + " --json", piped);
+    CHECK((more.starts_with("--find") ? j["rates"][0] : j)["finished"] == 2);
+  }
+}
+
+TEST_CASE("simulate serving: what a measured run left out is said") {
+  const TestFolder folder;
+  const std::string file = folder / "measured.json";
+  std::ofstream(file)
+      << R"({"completed": 3, "num_prompts": 4, "model_id": "llama-3.1-8b", "total_input_tokens": )"
+      << R"(300, "total_output_tokens": 30, "max_concurrency": 1, "mean_ttft_ms": 30, )"
+      << R"("mean_tpot_ms": 7, "request_rate": 1, "input_lens": [100, 90, 110, 100], )"
+      << R"("output_lens": [10, 10, 0, 10], "start_times": [1, 2, 3, 4], )"
+      << R"("errors": ["", "", "lost", ""]})";
+  const ProgramResult served = run_well(one_gpu + "--requests '" + file + "'");
+  CHECK(contains(served.errors, "measured.json: left out 1 requests that failed"));
+  const json j =
+      run_json("validate --hardware h100-sxm --dtype bf16 --json --measurements '" + file + "'");
+  CHECK(contains(j["rows"][0]["id"], "(1 requests failed)"));
+}
+
 TEST_CASE("simulate serving: the highest rate lies between the last that holds and the next") {
   const json j = run_json(one_gpu +
                           "--engine vllm --arrivals poisson:rate=1 --prompt-lens 1000 "
