@@ -392,10 +392,6 @@ constexpr MeasurementFormat of_json[] = {
 
 // Tables of servers
 
-constexpr const char* served_columns =
-    "id model hardware num_gpus tp pp ep attention_dp engine engine_version weight_dtype "
-    "cache_dtype arrival batch prompt_len output_len metric value unit source note";
-
 /// A metric of these tables and the time that it stands for.
 struct ServedMetric {
   const char* name;
@@ -521,11 +517,6 @@ MeasuredRow served_row(const MeasurementFields& f, const MeasurementDefaults& de
 }
 
 // Kernel times
-
-constexpr const char* kernel_columns =
-    "id source date hardware kernel dtype software m n k batch heads kv_heads head_dim length "
-    "value "
-    "unit note";
 
 /// A product of m, n and k (rows, outputs, inner), or attention of `length` tokens.
 MeasuredRow kernel_row(const MeasurementFields& f, const MeasurementDefaults& defaults) {
@@ -667,8 +658,8 @@ MeasuredRow training_row(const MeasurementFields& f, const MeasurementDefaults& 
 constexpr MeasurementFormat of_csv[] = {
     {"avg_ns", "llama-bench CSV", llama_bench_row, sizes},
     {"kernel", "CSV of kernel times", kernel_row,
-     "model method attention dtype batch prompt-len output-len", kernel_columns},
-    {"arrival", "CSV of servers", served_row, "dtype batch prompt-len output-len", served_columns},
+     "model method attention dtype batch prompt-len output-len"},
+    {"arrival", "CSV of servers", served_row, "dtype batch prompt-len output-len"},
     {"seq_len", "CSV of training steps", training_row, sizes, training_columns},
     {"", "kvcast CSV", own_row, "", own_columns}};
 

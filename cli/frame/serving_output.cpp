@@ -15,8 +15,9 @@ namespace {
 
 using simulate::Latency;
 
-ordered_json latency_json(const Latency& l) {
-  if (l.values == 0) {
+/// Null where no request was finished; of outputs without a second token 0, as vllm bench says.
+ordered_json latency_json(const Latency& l, const simulate::ServingTimes& t) {
+  if (t.finished == 0) {
     const ordered_json none;
     return {{"mean", none}, {"p50", none}, {"p90", none}, {"p95", none}, {"p99", none}};
   }
@@ -57,11 +58,11 @@ ordered_json serving_json(const simulate::ServingTimes& t) {
       {"output_token_throughput", t.output_token_throughput},
       {"total_token_throughput",
        t.duration_s > 0 ? static_cast<double>(t.input_tokens + t.output_tokens) / t.duration_s : 0},
-      {"ttft_s", latency_json(t.ttft_s)},
-      {"tpot_s", latency_json(t.tpot_s)},
-      {"itl_s", latency_json(t.itl_s)},
-      {"e2e_s", latency_json(t.e2e_s)},
-      {"queue_s", latency_json(t.queue_s)},
+      {"ttft_s", latency_json(t.ttft_s, t)},
+      {"tpot_s", latency_json(t.tpot_s, t)},
+      {"itl_s", latency_json(t.itl_s, t)},
+      {"e2e_s", latency_json(t.e2e_s, t)},
+      {"queue_s", latency_json(t.queue_s, t)},
       {"goodput_requests_per_s", t.goodput_requests_per_s},
       {"slo_attainment", t.slo_attainment},
       {"mean_requests_in_system", t.mean_requests_in_system},

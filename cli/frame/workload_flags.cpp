@@ -96,7 +96,6 @@ void WorkloadFlags::add_to(Command c) {
   add("--seed N", seed, "of everything that is drawn [1]");
   c.need({"--first-requests", "--arrival-column", "--output-tokens"}, {"--requests"});
   c.need({"--request-block-tokens"}, {"--requests", "--prefixes"});
-  c.need({"--seed"}, {"--arrivals"});
 }
 
 void WorkloadFlags::check(const Globals& globals) const {

@@ -6,7 +6,6 @@
 #include <type_traits>
 #include <variant>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
@@ -77,11 +76,6 @@ double ExplicitCost::seconds(std::span<const ScheduledPart> parts) {
 
 void set_scheduler(const JsonObject& o, SchedulerSettings& s) {
   for (const Setting& setting : settings) {
-    if (!setting.is_of(s.policy)) {
-      if (!o.has(setting.key)) continue;
-      throw Error(o.place_of(setting.key), "a setting of other schedulers",
-                  fmt::format("settings that {} reads", name(s.policy)));
-    }
     std::visit(
         [&](auto member) {
           auto& value = s.*member;
