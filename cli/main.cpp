@@ -81,8 +81,10 @@ int main(int argc, char** argv) {
     return e.fault() == kvcast::Fault::Request ? kvcast::cli::exit_wrong_request
                                                : kvcast::cli::exit_failed;
   } catch (const std::bad_alloc&) {
+    kvcast::cli::say_held();
     kvcast::cli::say("out of memory");
   } catch (const std::exception& e) {
+    kvcast::cli::say_held();
     kvcast::cli::say(e.what());
   }
   return kvcast::cli::exit_failed;

@@ -46,7 +46,7 @@ struct MeasurementFormat {
   MeasuredRow (*read)(const MeasurementFields&, const MeasurementDefaults&);
   /// Flags of MeasurementDefaults that its rows do not take, as they have all that they need.
   const char* unused = "";
-  const char* columns = nullptr;  ///< all that a CSV of kvcast may have; null: of another program
+  const char* columns = nullptr;  ///< all that a CSV may have; null: it may have others
 };
 std::span<const MeasurementFormat> json_formats();
 /// kvcast's own is the last one.

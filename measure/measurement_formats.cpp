@@ -422,9 +422,12 @@ MeasuredTime served_time(const MeasurementFields& f, const ServedMetric& metric,
   return {metric.metric, unit == "s" ? value : value / 1e3};
 }
 
+bool is_listed(const std::string& source) {
+  return source.find("silicon_sample") != std::string::npos;
+}
 /// NVIDIA's own runs in aiconfigurator's list.
-bool is_of_aiconfigurator(const std::string& note) {
-  return note.find("measured by NVIDIA") != std::string::npos;
+bool is_of_aiconfigurator(const std::string& source, const std::string& note) {
+  return is_listed(source) && note.find("measured by NVIDIA") != std::string::npos;
 }
 
 /// Activations are in 16 bits, or in the weights' dtype where it has 8; the cache is in 16, unless
@@ -446,18 +449,18 @@ void set_served_dtypes(const MeasurementFields& f, MeasuredRow& row) {
   }
   if (f.has("cache_dtype")) return;
   if (weights == "fp16") l.cache = DType::FP16;
-  if (weights == "fp8" && is_of_aiconfigurator(f.text_or("note", ""))) l.cache = DType::FP8;
+  if (weights == "fp8" && is_of_aiconfigurator(row.source, f.text_or("note", "")))
+    l.cache = DType::FP8;
 }
 
 /// InferenceX's lengths are uniform from 80 % of the nominal ones on (its RANDOM_RANGE_RATIO), ten
 /// requests a client; aiconfigurator-core lists its runs without saying so, and beside them
 /// NVIDIA's own, whose lengths are equal, of servers as aiconfigurator sets them up.
 LoopRequests closed_loop_of(const MeasuredRow& row, const std::string& note, bool says_cache) {
-  const bool listed = row.source.find("silicon_sample") != std::string::npos;
-  const bool own = is_of_aiconfigurator(note);
+  const bool own = is_of_aiconfigurator(row.source, note);
   const bool says = note.find("up to 20 % below") != std::string::npos;
   LoopRequests loop{.says_cache = says_cache};
-  if (says || (listed && !own)) {
+  if (says || (is_listed(row.source) && !own)) {
     loop.shortest = 0.8;
     loop.scheduler = inference_x_scheduler(row.engine, row.model, row.size.prompt_len,
                                            row.size.output_len, row.parallelism.tp);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,6 +14,7 @@
 #include "model/base/quantity.h"
 #include "search/device_choice.h"
 #include "search/placed_estimator.h"
+#include "simulate/platform.h"
 
 namespace kvcast::cli {
 namespace {
@@ -58,18 +60,23 @@ void choose(const DevicesOptions& o, const Globals& globals) {
   ordered_json chosen;
   double least_bytes = std::numeric_limits<double>::infinity();
   const ordered_json rows = rows_of(counts, [&](const DeviceCount& c) {
-    const roofline::Estimate e = chain_estimate(configuration, link, prompt_len, c.found.tokens);
-    if (c.pays_off && e.fits) chosen = c.devices;
-    least_bytes = std::min(least_bytes, e.peak_memory_bytes);
+    // Longer chains are not recorded: each device but the last has less to do than in shorter ones.
+    std::optional<roofline::Estimate> e;
+    if (c.devices <= simulate::max_devices) {
+      e = chain_estimate(configuration, link, prompt_len, c.found.tokens);
+      least_bytes = std::min(least_bytes, e->peak_memory_bytes);
+    }
+    const bool fits = e ? e->fits : !chosen.is_null();
+    if (fits && (c.pays_off || chosen.is_null())) chosen = c.devices;
     ordered_json row{{"devices", c.devices},
                      {"ttft_s", c.found.ttft_s},
                      {"lower_bound_s", *c.found.lower_bound_s},
                      {"even_ttft_s", c.found.even_ttft_s},
                      {"tsp_ttft_s", or_null(c.tsp_ttft_s)},
                      {"ttft_speedup", c.speedup},
-                     {"peak_memory_bytes", e.peak_memory_bytes},
-                     {"fits", e.fits},
-                     {"pays_off", c.pays_off && e.fits},
+                     {"peak_memory_bytes", e ? ordered_json(e->peak_memory_bytes) : nullptr},
+                     {"fits", fits},
+                     {"pays_off", c.pays_off && fits},
                      {"partition_tokens", c.found.tokens}};
     if (!o.break_even) return row;
     search::BreakEven from;

@@ -65,7 +65,7 @@ void ServingAxes::add_to(Command c) {
   c.add("--slo LIMITS", slo, "with --serving: ttft=S,tpot=S,e2e=S, what a request must keep");
   workload.add_to(c);
   c.need({"--scheduler", "--rate", "--slo", "--requests", "--arrivals", "--prompt-lens",
-          "--output-lens", "--prefixes", "--num-requests"},
+          "--output-lens", "--prefixes", "--num-requests", "--seed"},
          {"--serving"});
   c.exclude("--serving", {"--batch", "--prompt-len", "--output-len"},
             "the workload has the lengths (--prompt-lens, --output-lens or --requests)");
@@ -73,7 +73,7 @@ void ServingAxes::add_to(Command c) {
 
 reports::ServingSweep ServingAxes::over(const reports::SweepGrid& grid, const Globals& globals,
                                         bool searches) const {
-  workload.check(globals);
+  workload.check(globals, true);
   if (grid.num_sizes() > 1 || !grid.spec().prompt_len.empty()) {
     throw Error(
         "--serving: cannot be combined with --batch, --prompt-len and --output-len; the "

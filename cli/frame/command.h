@@ -28,6 +28,8 @@ struct Globals {
 
 /// Says the notes and warnings that wait.
 void say_held();
+/// The same, where work begins: later ones are said at once.
+void hold_no_more();
 
 /// Registers one subcommand; its callback does the work and throws kvcast::Error.
 void add_model(Command app, const Globals& globals);

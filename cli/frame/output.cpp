@@ -15,16 +15,26 @@
 namespace kvcast::cli {
 namespace {
 
-std::vector<std::string>& held() {
-  static std::vector<std::string> lines;
-  return lines;
+/// Notes and warnings, which wait until the request is known not to be refused.
+struct Held {
+  bool waits = true;
+  std::vector<std::string> lines;
+};
+Held& held() {
+  static Held held;
+  return held;
 }
 
 }  // namespace
 
 void say_held() {
-  for (const std::string& line : held()) std::fprintf(stderr, "%s\n", line.c_str());
-  held().clear();
+  for (const std::string& line : held().lines) std::fprintf(stderr, "%s\n", line.c_str());
+  held().lines.clear();
+}
+
+void hold_no_more() {
+  held().waits = false;
+  say_held();
 }
 
 void print_text(const std::string& text) {
@@ -68,7 +78,8 @@ void Globals::note(const std::string& line) const {
   if (Capture* capture = Capture::current()) {
     capture->messages.push_back({printable_line(line), false});
   } else {
-    held().push_back(printable_line(line));
+    held().lines.push_back(printable_line(line));
+    if (!held().waits) say_held();
   }
 }
 

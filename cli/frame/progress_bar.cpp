@@ -48,7 +48,9 @@ std::string progress_line(std::uint64_t done, std::uint64_t done_before, std::ui
 }  // namespace
 
 ProgressBar::ProgressBar(bool quiet)
-    : active_(!quiet && ::isatty(STDERR_FILENO) != 0 && !is_dumb_terminal()) {}
+    : active_(!quiet && ::isatty(STDERR_FILENO) != 0 && !is_dumb_terminal()) {
+  hold_no_more();
+}
 
 ProgressBar::~ProgressBar() {
   if (drawn_) std::fputs("\r\033[K", stderr);
@@ -57,7 +59,6 @@ ProgressBar::~ProgressBar() {
 void ProgressBar::draw(std::uint64_t done, std::uint64_t done_before, std::uint64_t total,
                        double elapsed_s, std::string_view facts) {
   if (!active_) return;
-  say_held();
   std::fprintf(stderr, "\r%s\033[K",
                progress_line(done, done_before, total, elapsed_s, facts).c_str());
   drawn_ = true;

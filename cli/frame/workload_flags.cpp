@@ -98,7 +98,7 @@ void WorkloadFlags::add_to(Command c) {
   c.need({"--request-block-tokens"}, {"--requests", "--prefixes"});
 }
 
-void WorkloadFlags::check(const Globals& globals) const {
+void WorkloadFlags::check(const Globals& globals, bool reads_again) const {
   const bool generated = !prompt_lens.empty() || !output_lens.empty() || !prefixes.empty();
   if (is_file() && (generated || !count.empty())) {
     throw Error(
@@ -108,7 +108,11 @@ void WorkloadFlags::check(const Globals& globals) const {
   if (is_file()) {
     constexpr std::uint64_t most_bytes = std::uint64_t{1} << 32;
     const std::filesystem::file_status status = std::filesystem::status(requests);
-    if (held == nullptr && (is_fifo(status) || is_character_file(status))) {
+    const bool is_pipe = is_fifo(status) || is_character_file(status);
+    const bool counts =
+        !arrivals.empty() && simulate::parse_arrivals(arrivals, "--arrivals").rescale;
+    if (is_pipe && !reads_again && !counts) return;
+    if (is_pipe && held == nullptr) {
       held = std::make_shared<const std::string>(
           read_file(requests, "a file of requests", most_bytes));
     }

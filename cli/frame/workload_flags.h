@@ -31,8 +31,8 @@ struct WorkloadFlags {
   void add_to(Command command);
   bool is_file() const { return !requests.empty(); }
   /// Throws Error where the flags name no workload, or two. Says how many failed requests a file
-  /// leaves out.
-  void check(const Globals& globals) const;
+  /// leaves out. `reads_again`: it is opened more than once, so that a pipe is held.
+  void check(const Globals& globals, bool reads_again = false) const;
   /// Opens or generates the requests. `rate`: in the place of that of --arrivals or, for a file,
   /// the times that it has are stretched to this rate.
   std::unique_ptr<simulate::RequestSource> open(const std::optional<double>& rate = {}) const;

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sched.h>
 
+#include "cli/frame/command.h"
 #include "cli/frame/exit_status.h"
 #include "cli/frame/mpirun_environment.h"
 #include "model/base/error.h"
@@ -174,9 +175,10 @@ void RunRanks::work(const std::function<void()>& work) {
 
 void RunRanks::fail(const std::exception& e) {
   if (!mpi_) throw;
-  std::fprintf(stderr, "kvcast: %s\n", e.what());
   const auto* error = dynamic_cast<const Error*>(&e);
   const bool request = error != nullptr && error->fault() == Fault::Request;
+  if (!request) say_held();
+  std::fprintf(stderr, "kvcast: %s\n", e.what());
   mpi_->abort(request ? exit_wrong_request : exit_failed);
 }
 

@@ -64,7 +64,7 @@ void RunRequestsFlags::add_to(Command c) {
       .writes();
   c.add("--no-wait", no_wait, "with --requests: skip the time until the next request arrives");
   c.need({"--scheduler", "--slo", "--csv", "--trace", "--step-times", "--no-wait", "--prompt-lens",
-          "--output-lens", "--prefixes", "--num-requests"},
+          "--output-lens", "--prefixes", "--num-requests", "--seed"},
          {"--requests", "--arrivals"});
   for (const char* const flag : {"--requests", "--arrivals"}) {
     c.exclude(flag,

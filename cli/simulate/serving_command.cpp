@@ -117,8 +117,10 @@ Setup from_model(const ServingOptions& o, const Globals& globals) {
                             server.devices == 1 ? "" : std::to_string(server.devices) + " x ",
                             c.hardware.name, to_string(c.methods), name(s.policy));
   const std::uint64_t replicas = parse_token_count(o.replicas, "--replicas");
+  const bool is_alone = o.decode_scheduler.empty() && o.link_gb_per_s == 0 && o.link_latency_s == 0;
+  const bool has_decoders = !o.decoders.empty() && !(o.decoders == "0" && is_alone);
   const std::uint64_t decoders =
-      o.decoders.empty() ? 0 : parse_token_count(o.decoders, "--decode-servers");
+      has_decoders ? parse_token_count(o.decoders, "--decode-servers") : 0;
   setup.facts = {{"model", c.architecture.name},
                  {"hardware", c.hardware.name},
                  {"engine", c.engine.name},
@@ -257,7 +259,7 @@ void find_max_rate(const ServingOptions& o, const Objective& objective, const Gl
 }
 
 void run_serving(const ServingOptions& o, const Globals& globals) {
-  o.workload.check(globals);
+  o.workload.check(globals, o.find_max_rate);
   check_rows_alone(o.csv, {{"--json", o.json}});
   const Objective objective = parse_objective(o.slo, o.find_max_rate);
   if (!o.plot.empty()) reports::plot_files(o.plot);  // refuses a wrong name before anything runs

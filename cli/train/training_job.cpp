@@ -37,7 +37,8 @@ double parse_share(const std::string& text, const char* flag) {
   return parse_flag(flag, text, [&](const std::string& t) {
     double value = 0;
     if (!parse_number(t, value) || !(value >= 0) || value > std::numeric_limits<float>::max()) {
-      throw Error("got '" + t + "', expected a finite number of at least 0, within fp32's");
+      throw Error("got '" + t +
+                  "', expected a finite number of at least 0, and at most fp32's largest");
     }
     return value;
   });

@@ -190,7 +190,7 @@ void validate_serving(const ValidateOptions& o, const ServingFlags& flags, const
   }
   ServingFlags own = flags;
   if (own.workload.arrivals.empty()) own.workload.arrivals = "poisson:rate=1";
-  own.workload.check(globals);
+  own.workload.check(globals, true);
   const std::vector<double> loads = parse_rates(own.loads, "--load");
   const std::vector<std::string> methods = o.method.empty()
                                                ? std::vector<std::string>{"plain"}

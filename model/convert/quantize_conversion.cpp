@@ -396,11 +396,13 @@ QuantizeReport quantize_folder(const fs::path& input, const fs::path& output,
   if (config.contains("text_config") && config["text_config"].is_object()) {
     set_dtype(config["text_config"]);
   }
-  const bool is_packed = std::any_of(stored.begin(), stored.end(),
-                                     [](const StoredTensor& t) { return t.packed != nullptr; });
-  const std::set<std::string> turned = is_packed ? inputs_first(input) : std::set<std::string>();
+  const auto is_fp4 = [](const StoredTensor& t) {
+    return t.packed != nullptr && std::holds_alternative<Fp4Weight>(t.packed->form);
+  };
+  const bool has_fp4 = std::any_of(stored.begin(), stored.end(), is_fp4);
+  const std::set<std::string> turned = has_fp4 ? inputs_first(input) : std::set<std::string>();
   const auto turns = [&](const StoredTensor& t) {
-    return t.packed != nullptr && t.shape.size() > 1 && turned.contains(t.name);
+    return is_fp4(t) && t.shape.size() > 1 && turned.contains(t.name);
   };
   std::vector<TensorToWrite> tensors;
   std::vector<const StoredTensor*> written;

@@ -385,7 +385,9 @@ void Trainer::restore(const fs::path& folder) {
     read_elements(found->second, 0, numbers);
   }
   const nlohmann::json progress = read_progress(folder);
-  if (progress.value("configurations", nlohmann::json()) != configurations_of(folder)) {
+  // Checkpoints of earlier versions do not say.
+  const auto saved = progress.find("configurations");
+  if (saved != progress.end() && *saved != configurations_of(folder)) {
     throw Error(folder.string(), "another config.json than was saved",
                 "the checkpoint as it was written");
   }

@@ -36,7 +36,8 @@ std::string_view name(Policy policy);
 Policy parse_policy(std::string_view text);
 std::vector<std::string> policy_names();
 
-/// Blocks of all servers together: what is known of them takes up to 8 GiB.
+/// Blocks of all servers together: what is known of them takes up to 8 GiB, half as much again
+/// while it grows.
 constexpr std::uint64_t all_blocks = std::uint64_t{1} << 28;
 
 struct SchedulerSettings {

@@ -144,6 +144,21 @@ TEST_CASE("choose devices: none pays off where none fits, and states have no TSP
   const json one = run_json("estimate --json --prompt-len 16k --output-len 1" + a100);
   CHECK(rows[0]["peak_memory_bytes"] == one["peak_memory_bytes"]);
   CHECK(rows[0]["fits"] == true);
+  std::string partition;
+  for (const json& tokens : rows[2]["partition_tokens"]) {
+    partition += (partition.empty() ? "" : "/") + std::to_string(tokens.get<int>());
+  }
+  const json four = run_json("estimate --json --prompt-len 16k --output-len 1 --method kvr:p=4," +
+                             ("partition=" + partition) + a100);
+  CHECK(rows[2]["devices"] == 4);
+  CHECK(rows[2]["peak_memory_bytes"] == four["peak_memory_bytes"]);
+  // The link is too slow for two devices to pay off, and one does not hold the prompt.
+  const json two = run_json(
+      "choose devices --json --model llama-7b --hardware a100-80gb --attention eager "
+      "--link-gb-per-s 0.05 --prompt-len 17200 --max-devices 2");
+  CHECK(two["rows"][0]["fits"] == false);
+  CHECK(two["rows"][1]["pays_off"] == false);
+  CHECK(two["devices"] == 2);
 }
 
 }  // namespace

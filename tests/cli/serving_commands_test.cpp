@@ -219,6 +219,11 @@ TEST_CASE("simulate serving: requests from a pipe are there for each rate") {
     const json j = run_json(from_pipe + more + " --json", piped);
     CHECK((more.starts_with("--find") ? j["rates"][0] : j)["finished"] == 2);
   }
+  // One that never ends is read as far as asked.
+  const json j =
+      run_json(from_pipe + "--first-requests 3 --json",
+               little_memory + "(echo arrival_s,prompt_tokens,output_tokens; yes 0,9,4) |");
+  CHECK(j["finished"] == 3);
 }
 
 TEST_CASE("simulate serving: what a measured run left out is said") {
