@@ -28,6 +28,10 @@ bool inference_x_uses_marlin(const std::string& engine, const std::string& model
   return engine == "vllm" && is_gpt_oss(model);
 }
 
+bool is_in_aiconfigurators_list(const std::string& source) {
+  return source.find("silicon_sample") != std::string::npos;
+}
+
 std::map<std::string, std::string> aiconfigurator_scheduler(const std::string& engine,
                                                             std::uint64_t clients,
                                                             std::uint64_t prompt_len) {

@@ -21,6 +21,10 @@ std::map<std::string, std::string> inference_x_scheduler(const std::string& engi
 /// int4. Source: VLLM_MXFP4_USE_MARLIN=1 in single_node/gptoss_fp4_h100.sh and gptoss_fp4_h200.sh.
 bool inference_x_uses_marlin(const std::string& engine, const std::string& model);
 
+/// Rows of ai-dynamo/aiconfigurator's silicon_sample.csv: InferenceX's runs and NVIDIA's own, which
+/// tables tell apart in other columns.
+bool is_in_aiconfigurators_list(const std::string& source);
+
 /// What aiconfigurator writes into the configuration of its servers: options of `--scheduler`, for
 /// so many clients and prompts of one length.
 /// Source: repository ai-dynamo/aiconfigurator: src/aiconfigurator/cli/backends/trtllm.py of commit

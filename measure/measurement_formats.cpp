@@ -422,12 +422,9 @@ MeasuredTime served_time(const MeasurementFields& f, const ServedMetric& metric,
   return {metric.metric, unit == "s" ? value : value / 1e3};
 }
 
-bool is_listed(const std::string& source) {
-  return source.find("silicon_sample") != std::string::npos;
-}
 /// NVIDIA's own runs in aiconfigurator's list.
 bool is_of_aiconfigurator(const std::string& source, const std::string& note) {
-  return is_listed(source) && note.find("measured by NVIDIA") != std::string::npos;
+  return is_in_aiconfigurators_list(source) && note.find("measured by NVIDIA") != std::string::npos;
 }
 
 /// Activations are in 16 bits, or in the weights' dtype where it has 8; the cache is in 16, unless
@@ -460,7 +457,7 @@ LoopRequests closed_loop_of(const MeasuredRow& row, const std::string& note, boo
   const bool own = is_of_aiconfigurator(row.source, note);
   const bool says = note.find("up to 20 % below") != std::string::npos;
   LoopRequests loop{.says_cache = says_cache};
-  if (says || (is_listed(row.source) && !own)) {
+  if (says || (is_in_aiconfigurators_list(row.source) && !own)) {
     loop.shortest = 0.8;
     loop.scheduler = inference_x_scheduler(row.engine, row.model, row.size.prompt_len,
                                            row.size.output_len, row.parallelism.tp);

@@ -217,7 +217,7 @@ void read_dtypes(const CsvRow& row, ServedRun& run) {
   run.fp8_cache = says(row.text("scheduler"), "fp8 KV");
   if (run.fp8_cache || run.weight_dtype != "fp8") return;
   const char* assumed = nullptr;
-  if (says(run.source, "silicon_sample")) assumed = listed_cache_assumed;
+  if (is_in_aiconfigurators_list(run.source)) assumed = listed_cache_assumed;
   if (says(row.text("workload"), "InferenceMAX")) assumed = script_assumed;
   if (run.engine == "tensorrt-llm") assumed = cache_assumed;
   if (assumed == nullptr) return;
@@ -431,7 +431,7 @@ void ask_of_server(const std::string& workload, ServedRun& run) {
   if (says(workload, "InferenceMAX")) {
     const std::uint64_t output = w.groups[0].output.most;
     take(inference_x_scheduler(run.engine, run.model, prompt, output, run.tp), inference_x_assumed);
-  } else if (says(run.source, "silicon_sample") && w.arrivals && w.arrivals->users > 0) {
+  } else if (is_in_aiconfigurators_list(run.source) && w.arrivals && w.arrivals->users > 0) {
     take(aiconfigurator_scheduler(run.engine, w.arrivals->users, prompt), aiconfigurator_assumed);
   }
 }

@@ -117,10 +117,10 @@ Setup from_model(const ServingOptions& o, const Globals& globals) {
                             server.devices == 1 ? "" : std::to_string(server.devices) + " x ",
                             c.hardware.name, to_string(c.methods), name(s.policy));
   const std::uint64_t replicas = parse_token_count(o.replicas, "--replicas");
-  const bool is_alone = o.decode_scheduler.empty() && o.link_gb_per_s == 0 && o.link_latency_s == 0;
-  const bool has_decoders = !o.decoders.empty() && !(o.decoders == "0" && is_alone);
-  const std::uint64_t decoders =
-      has_decoders ? parse_token_count(o.decoders, "--decode-servers") : 0;
+  // 0 is none, and refused beside flags of decode servers.
+  const bool uses = !o.decode_scheduler.empty() || o.link_gb_per_s > 0 || o.link_latency_s > 0;
+  const bool none = o.decoders.empty() || (o.decoders == "0" && !uses);
+  const std::uint64_t decoders = none ? 0 : parse_token_count(o.decoders, "--decode-servers");
   setup.facts = {{"model", c.architecture.name},
                  {"hardware", c.hardware.name},
                  {"engine", c.engine.name},

@@ -43,7 +43,8 @@ std::string latency_cells(const simulate::Latency& l,
 }
 
 /// Counts one more of the rows whose server has rejected some requests.
-std::string row_of(const ServingSweep& s, std::uint64_t point, std::atomic<std::uint64_t>& some) {
+std::string row_of(const ServingSweep& s, std::uint64_t point,
+                   std::atomic<std::uint64_t>& with_rejected) {
   const ServingPlace at = place_of(s, point);
   std::string row = s.grid.cells(at.configuration);
   std::string scheduler = at.scheduler;
@@ -59,7 +60,7 @@ std::string row_of(const ServingSweep& s, std::uint64_t point, std::atomic<std::
     setup.servers = std::move(server.servers);
     const simulate::ServingTimes t = serve(setup, *requests, s.slo);
     if (t.finished == 0) throw Error(t.rejection());
-    if (t.rejected > 0) ++some;
+    if (t.rejected > 0) ++with_rejected;
     using L = simulate::Latency;
     row += fmt::format(
         ",{},{},{},{},{},{},{},{}{}{}{}{},{},{},{},{},{},{},{},{},{},", csv_cell(scheduler),
@@ -80,14 +81,14 @@ std::string row_of(const ServingSweep& s, std::uint64_t point, std::atomic<std::
 }  // namespace
 
 SweepResult run_serving_sweep(const ServingSweep& s, const SweepOptions& o) {
-  std::atomic<std::uint64_t> some = 0;
-  SweepResult result =
-      run_row_sweep({fmt::format("{},scheduler,rate,{}\n", configuration_columns, serving_columns),
-                     fmt::format("{} serving {} {} {}", s.grid.fingerprint(),
-                                 fmt::join(s.schedulers, ";"), fmt::join(s.rates, ","), s.workload),
-                     s.num_points(), [&](std::uint64_t point) { return row_of(s, point, some); }},
-                    o);
-  result.rows_with_rejected = some;
+  std::atomic<std::uint64_t> with_rejected = 0;
+  SweepResult result = run_row_sweep(
+      {fmt::format("{},scheduler,rate,{}\n", configuration_columns, serving_columns),
+       fmt::format("{} serving {} {} {}", s.grid.fingerprint(), fmt::join(s.schedulers, ";"),
+                   fmt::join(s.rates, ","), s.workload),
+       s.num_points(), [&](std::uint64_t point) { return row_of(s, point, with_rejected); }},
+      o);
+  result.rows_with_rejected = with_rejected;
   return result;
 }
 

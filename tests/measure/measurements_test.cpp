@@ -389,6 +389,7 @@ TEST_CASE("CSV of servers: what benchmarks' scripts ask of their servers") {
   CHECK(own("tensorrt-llm").scheduler == Options{{"max_num_batched_tokens", "2528"}});
   CHECK(own("vllm").scheduler == own("tensorrt-llm").scheduler);
   CHECK(own("lmdeploy").scheduler.empty());
+  CHECK(loop("qwen3-32b", "vllm", "2", "1024", "others", "measured by NVIDIA").scheduler.empty());
   CHECK(own("vllm").says_cache);  // fp8, as weights are
 }
 
