@@ -30,9 +30,8 @@ const char* unit_of(ServedQuantity quantity) {
   }
 }
 
-ordered_json case_json(const ServingValidation& v, const ServedCase& c) {
-  const measure::ServedRun& run = v.runs[c.run];
-  const measure::ServedFacts& facts = v.facts[c.run];
+ordered_json case_json(const measure::ServedRun& run, const measure::ServedFacts& facts,
+                       const ServedCase& c) {
   return {{"id", c.figure.id},
           {"run", run.run},
           {"load", run.load},
@@ -161,11 +160,12 @@ void validate_servers(const ValidateOptions& o, const Globals& globals) {
         std::move(runs), globals.catalog(), traces_of(o),
         [&](std::size_t done) { bar.draw(done, 0, all, watch.seconds()); });
   }
-  const ordered_json rows = rows_of(v.cases, [&](const ServedCase& c) { return case_json(v, c); });
+  const ordered_json rows = rows_of(
+      v.cases, [&](const ServedCase& c) { return case_json(v.runs[c.run], v.facts[c.run], c); });
   if (!o.csv.empty()) {
     std::vector<std::string> keys;
-    const ordered_json first = v.cases.empty() ? ordered_json::object() : rows.front();
-    for (const auto& [key, value] : first.items()) keys.push_back(key);
+    const ordered_json any = case_json({}, {}, {});
+    for (const auto& [key, value] : any.items()) keys.push_back(key);
     write_rows_csv(o.csv, columns_of(keys), rows);
   }
   if (o.csv == "-") return;

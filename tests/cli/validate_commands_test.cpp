@@ -96,6 +96,20 @@ TEST_CASE("validate: rows have predicted, measured and error, the summary MAPE a
   CHECK(j["rows"][0]["predicted"] == estimate["ttft_s"]);
 }
 
+TEST_CASE("validate: rows of servers without a forecast leave a CSV of the header") {
+  const TestFolder folder;
+  const std::string file = folder.file("servers.csv");
+  write(file,
+        "id,run,source,model,hardware,tp,engine,engine_version,weight_dtype,scheduler,workload,"
+        "trace,arrival,load,metric,value,unit,note\n"
+        "a,b,c,no-model,h200,1,vllm,0.11,bf16,,\"random, input 100, output 10\",,closed loop,1,"
+        "mean_ttft,1,s,\n");
+  const std::string csv = run_well("validate --csv - --measurements " + file).output;
+  CHECK(num_lines(csv) == 1);
+  CHECK(contains(csv, "id,run,load,model,"));
+  CHECK(contains(csv, ",below_saturation,source,place\n"));
+}
+
 TEST_CASE("validate: a store of no rows does not replace an earlier one") {
   const TestFolder folder;
   const std::string file = folder.file("m.csv");
