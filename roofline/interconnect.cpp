@@ -149,6 +149,7 @@ Interconnect::Interconnect(InterconnectData data) : data_(std::move(data)) {
   }
   check(d.link_bytes_per_s > 0, d.name, "bandwidth", d.link_bytes_per_s, "more than 0");
   check(d.link_latency_s >= 0, d.name, "latency", d.link_latency_s, "0 or more");
+  check(d.host_bytes_per_s > 0, d.name, "host memory", d.host_bytes_per_s, "more than 0");
   if (d.nodes > 1) {
     check(d.network_bytes_per_s > 0, d.name, "network bandwidth", d.network_bytes_per_s,
           "more than 0");
@@ -166,6 +167,14 @@ Interconnect::Interconnect(InterconnectData data) : data_(std::move(data)) {
   };
   if (!has(CollectiveAlgorithm::Ring)) plain.push_back({CollectiveAlgorithm::Ring, 0, {pure}});
   if (!has(CollectiveAlgorithm::Direct)) plain.push_back({CollectiveAlgorithm::Direct, 0, {pure}});
+  // A node may have slower links than the one whose fits it takes over.
+  for (auto& [library, costs] : d.libraries) {
+    for (AlgorithmCost& cost : costs) {
+      for (AlgorithmCost::Protocol& p : cost.protocols) {
+        p.bytes_per_s = std::min(p.bytes_per_s, d.link_bytes_per_s);
+      }
+    }
+  }
   for (auto& [key, table] : d.tables) table = ascending(std::move(table));
 }
 
@@ -216,7 +225,8 @@ double Interconnect::least(CollectiveKind kind, Spread s, double bytes) const {
       on_link = std::min(on_link, volume(cost.algorithm, kind, s.most_members));
     }
   }
-  double seconds = on_link * bytes / data_.link_bytes_per_s;
+  double seconds =
+      on_link * bytes * std::max(1 / data_.link_bytes_per_s, m / data_.host_bytes_per_s);
   if (s.true_nodes > 1) {
     const double share = kind == CollectiveKind::AllToAll
                              ? (n - 1) / n
@@ -322,8 +332,16 @@ CollectivePlan Interconnect::plan_of(CollectiveKind kind, Spread s, const std::s
     plan.inside = cost.algorithm;
     plan.measured = cost.measured;
     plan.seconds = cost.seconds;
-    return plan;
+  } else {
+    plan = across_nodes(kind, s, bytes);
   }
+  // The host's memory binds what the links would carry.
+  plan.seconds = std::max(plan.seconds, least(kind, s, bytes));
+  return plan;
+}
+
+CollectivePlan Interconnect::across_nodes(CollectiveKind kind, Spread s, double bytes) const {
+  CollectivePlan plan{kind, bytes, s.members, s.nodes};
   const double m = static_cast<double>(s.members);
   if (kind == CollectiveKind::AllToAll) {
     plan.inside = plan.between = CollectiveAlgorithm::Direct;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -116,6 +117,9 @@ struct InterconnectData {
   double link_latency_s = 0;
   /// PCIe: devices below one switch, which share its link upwards; 0: one switch that never blocks.
   std::uint64_t pcie_group = 0;
+  /// Without peer-to-peer copies: what all devices of a node together send through the host's
+  /// memory; infinite: with such copies.
+  double host_bytes_per_s = std::numeric_limits<double>::infinity();
   // A device's adapter between nodes; `payload` is what messages reach of its line rate.
   double network_bytes_per_s = 0;
   double network_payload_bytes_per_s = 0;
@@ -185,6 +189,7 @@ class Interconnect {
   double start_s(CollectiveAlgorithm algorithm) const;
   CollectivePlan plan_of(CollectiveKind kind, Spread s, const std::string& library,
                          double bytes) const;
+  CollectivePlan across_nodes(CollectiveKind kind, Spread s, double bytes) const;
 
   InterconnectData data_;
 };

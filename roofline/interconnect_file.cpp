@@ -119,6 +119,13 @@ void read_network(const JsonObject& o, InterconnectData& data) {
   o.reject_unknown_keys();
 }
 
+/// One device, or a list of devices with the same links.
+std::vector<std::string> hardware_of(const JsonObject& o) {
+  if (!o.has("hardware")) return {};
+  if (o.at("hardware").is_array()) return o.texts("hardware");
+  return {o.text("hardware")};
+}
+
 CollectiveKind operation_of(const CsvRow& row) {
   try {
     return parse_operation(row.text("operation"));
@@ -144,7 +151,8 @@ InterconnectData read_interconnect(const json& document, const std::string& plac
   const JsonObject o(document, place);
   InterconnectData data;
   data.name = o.text_or("name", place);
-  for (const char* key : {"description", "reference", "hardware"}) o.text_or(key, "");
+  for (const char* key : {"description", "reference"}) o.text_or(key, "");
+  hardware_of(o);
   if (!o.has("topology") && o.has("links")) {
     throw Error(place, "links one by one", "a topology (switch or pcie:group=N), which costs need");
   }
@@ -153,6 +161,9 @@ InterconnectData read_interconnect(const json& document, const std::string& plac
   data.nodes = o.whole_or("nodes", 1);
   data.link_bytes_per_s = read_number(o, "bandwidth", Dimension::BytesPerSecond);
   data.link_latency_s = read_number(o, "latency", Dimension::Seconds);
+  if (o.has("host_memory")) {
+    data.host_bytes_per_s = read_number(o, "host_memory", Dimension::BytesPerSecond);
+  }
   if (o.has("network")) {
     read_network(o.object("network"), data);
   } else if (data.nodes > 1) {
@@ -210,9 +221,11 @@ std::shared_ptr<const Interconnect> find_interconnect(const Catalog& catalog,
                                                       std::uint64_t devices) {
   if (!text.empty()) return std::make_shared<const Interconnect>(load_interconnect(catalog, text));
   for (const std::string& name : catalog.names("platforms")) {
-    const nlohmann::json document = platform_document(catalog.find("platforms", "platform", name));
-    if (!document.contains("hardware") || document.contains("nodes")) continue;
-    if (document["hardware"] != hardware.name) continue;
+    const std::filesystem::path path = catalog.find("platforms", "platform", name);
+    const json document = platform_document(path);
+    const std::vector<std::string> joined = hardware_of({document, path.string()});
+    const bool joins = std::find(joined.begin(), joined.end(), hardware.name) != joined.end();
+    if (!joins || document.contains("nodes")) continue;
     return std::make_shared<const Interconnect>(load_interconnect(catalog, name));
   }
   for (const auto& [name, link] : hardware.links) {

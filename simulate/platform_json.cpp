@@ -102,7 +102,8 @@ Platform parse_platform(const json& document, const std::string& place) {
   for (const char* key : {"name", "description", "reference"}) o.text_or(key, "");
   if (!o.has("topology")) return read_graph(o);
   const auto is_node = [&o](const char* key) { return o.has(key); };
-  constexpr std::array node_keys{"hardware", "nodes", "network", "libraries", "tables"};
+  constexpr std::array node_keys{"hardware",  "nodes",  "network",
+                                 "libraries", "tables", "host_memory"};
   if (std::any_of(node_keys.begin(), node_keys.end(), is_node)) {
     return node_platform(roofline::read_interconnect(document, place, {}));
   }

@@ -76,7 +76,7 @@ ordered_json listed(const std::string& name, const json& platform) {
     for (const auto& [library, of] : platform["libraries"].items()) libraries.push_back(library);
   }
   return {{"name", name},
-          {"hardware", platform.value("hardware", "")},
+          {"hardware", platform.contains("hardware") ? text_of(platform["hardware"]) : ""},
           {"nodes", platform.value("nodes", 1)},
           {"devices_per_node", devices.is_array() ? json(devices.size()) : devices},
           {"topology", platform.value("topology", "link by link")},

@@ -354,7 +354,7 @@ TEST_CASE("serving validation: a run without a forecast is listed row by row wit
       validate_serving(read({{.run = "a", .model = "gpt-9"},
                              {.run = "b", .workload = "what users sent"},
                              {.run = "c", .metric = "p50_goodput"},
-                             {.run = "d", .hardware = "rtx-4090", .tp = "8"}}),
+                             {.run = "d", .hardware = "mi300x", .tp = "8"}}),
                        catalog(), "");
   CHECK(v.cases.empty());
   REQUIRE(v.unmatched.size() == 4);

@@ -152,6 +152,9 @@ TEST_CASE("interconnect: measured times come back, but for what noise added") {
                                            {"hgx-h200", "h100-sxm"},
                                            {"dgx-a100", "a100-80gb"},
                                            {"hgx-b200", "b200"},
+                                           {"hgx-b300", "b300"},
+                                           {"gb200-nvl72", "gb200"},
+                                           {"rtx-pro-6000-8", "rtx-pro-6000"},
                                            {"l40s-8", "l40s"}}) {
     const Interconnect interconnect = load_interconnect(catalog(), platform);
     const std::vector<CsvRow> rows = measured(table(), hardware);
@@ -170,8 +173,9 @@ TEST_CASE("interconnect: measured times come back, but for what noise added") {
 }
 
 TEST_CASE("interconnect: more bytes never take less time") {
-  for (const char* platform : {"hgx-h100", "dgx-a100", "hgx-b200", "l40s-8", "a100-pcie-8",
-                               "hgx-h100-2", "dgx-a100-8", "a100-roce-2", "hgx-h100-128"}) {
+  for (const char* platform :
+       {"hgx-h100", "dgx-a100", "hgx-b200", "l40s-8", "a100-pcie-8", "rtx-4090-8", "rtx-pro-6000-8",
+        "hgx-h800", "gb200-nvl72", "hgx-h100-2", "dgx-a100-8", "a100-roce-2", "hgx-h100-128"}) {
     const Interconnect interconnect = load_interconnect(catalog(), platform);
     for (const CollectiveKind kind : all_kinds) {
       for (const std::uint64_t devices : {2U, 3U, 4U, 7U, 8U, 16U, 24U, 256U, 1024U}) {
@@ -372,6 +376,59 @@ TEST_CASE("interconnect: one node from another one's fit, without a table of its
   }
 }
 
+TEST_CASE("interconnect: B300 and GB200 from the forms that are fitted to B200") {
+  InterconnectData data = load_interconnect(catalog(), "hgx-b200").data();
+  data.tables.clear();
+  const Interconnect blind(data);
+  // A rack sums in its switches only where all of it takes part.
+  std::erase_if(data.libraries.at("nccl"), [](const AlgorithmCost& c) { return c.whole_node; });
+  const Interconnect blind_rack(data);
+  for (const auto& [hardware, library, bound] :
+       {std::tuple{std::string("b300"), std::string("nccl"), 0.10},
+        {"b300", "vllm", 0.12},
+        {"b300", "trtllm", 0.16},
+        {"gb200", "nccl", 0.10}}) {
+    const double error = mean_error(hardware == "b300" ? blind : blind_rack, library,
+                                    rows_of(hardware, library, [](const Row&) { return true; }));
+    MESSAGE(hardware << " " << library << " of B200's forms: " << error);
+    CHECK(error < bound);
+  }
+}
+
+TEST_CASE("interconnect: a node's own links and its host's memory bound what it takes over") {
+  const double bytes = 1 << 30;
+  // A link carries 7/8 of the buffer of an all-gather, and 9/8 of what switches sum; a start and
+  // seven steps are below 0.1 ms.
+  const Interconnect h800 = load_interconnect(catalog(), "hgx-h800");
+  CHECK_NEAR(at(h800, CollectiveKind::AllGather, 8, bytes, ""), 7.0 / 8 * bytes / 160e9, 1e-4);
+  CHECK_NEAR(at(h800, CollectiveKind::AllReduce, 8, bytes, ""), 9.0 / 8 * bytes / 160e9, 1e-4);
+  // All eight together send 8 · 14/8 of the buffer through the host, two of them 2 of it.
+  const Interconnect host = load_interconnect(catalog(), "rtx-4090-8");
+  CHECK_NEAR(at(host, CollectiveKind::AllReduce, 8, bytes, ""), 14 * bytes / 38e9, 1e-12);
+  CHECK_NEAR(at(host, CollectiveKind::AllToAll, 8, bytes, ""), 7 * bytes / 38e9, 1e-12);
+  CHECK(at(host, CollectiveKind::AllReduce, 2, bytes, "") >= 2 * bytes / 38e9);
+  CHECK(at(host, CollectiveKind::AllReduce, 8, 4096, "") ==
+        at(load_interconnect(catalog(), "a100-pcie-8"), CollectiveKind::AllReduce, 8, 4096, ""));
+}
+
+TEST_CASE("interconnect: a device has one node at most, and each node's devices are known") {
+  std::map<std::string, std::string> node_of;
+  for (const std::string& name : catalog().names("platforms")) {
+    const nlohmann::json document =
+        platform_document(catalog().find("platforms", "platform", name));
+    if (!document.contains("hardware") || document.contains("nodes")) continue;
+    const nlohmann::json& of = document["hardware"];
+    for (const nlohmann::json& device : of.is_array() ? of : nlohmann::json::array({of})) {
+      CAPTURE(name);
+      CAPTURE(device);
+      CHECK(node_of.emplace(device, name).second);
+      const Hardware hardware = load_hardware(catalog(), device);
+      CHECK(find_interconnect(catalog(), "", hardware, 2)->name() == name);
+    }
+  }
+  CHECK(node_of.size() > 20);
+}
+
 TEST_CASE("interconnect: the forms alone, and the errors that platform files name") {
   for (const Node& node : measured_nodes) {
     InterconnectData data = load_interconnect(catalog(), node.platform).data();
@@ -409,6 +466,9 @@ TEST_CASE("interconnect: wrong files and groups are refused in one line") {
   refused(R"({"bandwidth": {"value": "300 GB/s", "source": "guessed", "reference": "x"}})",
           {"/bandwidth", "source", "guessed", "datasheet, measured or fitted"});
   refused(R"({"network": {"payload": "30 GB/s"}})", {"/network", "payload", "at most"});
+  refused(R"({"hardware": 4})", {"mine.json: /hardware", "4"});
+  refused(R"({"hardware": ["a100-80gb", 4]})", {"mine.json: /hardware", "4"});
+  refused(R"({"host_memory": "0 GB/s"})", {"mine", "host memory 0", "more than 0"});
   refused(R"({"nods": 2})", {"nods", "nodes"});
   refused(R"({"libraries": {"nccl": {"rings": {}}}})", {"/libraries/nccl", "rings", "ring"});
   refused(R"({"libraries": {"nccl": {"ring": {"start": "1 us", "steps": ["1 us"],

@@ -83,10 +83,11 @@ TEST_CASE("simulate: platforms of the catalog are the built-in topologies writte
     return all;
   };
   const std::string folder = KVCAST_SOURCE_DIR "/data/platforms/";
-  std::vector<std::string> files{"a100-pcie-8",  "a100-roce-2",  "dgx-a100",   "dgx-a100-2",
-                                 "dgx-a100-8",   "hgx-b200",     "hgx-b200-2", "hgx-h100",
-                                 "hgx-h100-128", "hgx-h100-2",   "hgx-h100-8", "hgx-h200",
-                                 "l40s-8",       "dgx-a100-40gb"};
+  std::vector<std::string> files{"a100-pcie-8",  "a100-roce-2",   "dgx-a100",      "dgx-a100-2",
+                                 "dgx-a100-8",   "hgx-b200",      "hgx-b200-2",    "hgx-h100",
+                                 "hgx-h100-128", "hgx-h100-2",    "hgx-h100-8",    "hgx-h200",
+                                 "l40s-8",       "dgx-a100-40gb", "hgx-a800",      "hgx-b300",
+                                 "hgx-h800",     "rtx-4090-8",    "rtx-pro-6000-8"};
   for (const std::string& file : files) {
     const std::string number = file.substr(file.rfind('-') + 1);
     const bool cluster =
@@ -95,6 +96,8 @@ TEST_CASE("simulate: platforms of the catalog are the built-in topologies writte
     CHECK(read_platform(folder + file + ".json").num_devices() ==
           (cluster ? 8 * std::stoul(number) : 8));
   }
+  CHECK(read_platform(folder + "gb200-nvl72.json").num_devices() == 72);
+  files.emplace_back("gb200-nvl72");
   for (const Case& c : cases) {
     CAPTURE(c.file);
     const Platform platform = read_platform(folder + c.file + ".json");
