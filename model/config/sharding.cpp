@@ -31,7 +31,7 @@ enum class Split {
 };
 
 /// By the weight's name in its layer. What is not here is whole.
-constexpr std::array<std::pair<std::string_view, Split>, 34> splits = {{
+constexpr std::array<std::pair<std::string_view, Split>, 38> splits = {{
     {"query", Split::Rows},
     {"query_nope", Split::Rows},
     {"query_rope", Split::Rows},
@@ -42,6 +42,10 @@ constexpr std::array<std::pair<std::string_view, Split>, 34> splits = {{
     {"key", Split::KeyRows},
     {"value", Split::KeyRows},
     {"attention_output", Split::Columns},
+    {"cross_query", Split::Rows},
+    {"cross_key", Split::KeyRows},
+    {"cross_value", Split::KeyRows},
+    {"cross_output", Split::Columns},
     {"gate", Split::Rows},
     {"up", Split::Rows},
     {"down", Split::Columns},
@@ -69,33 +73,45 @@ constexpr std::array<std::pair<std::string_view, Split>, 34> splits = {{
 }};
 
 struct WeightName {
-  std::optional<std::size_t> layer;
+  const Stack* stack;
+  const LayerShape* layer;    ///< none: the weight is of no layer
   std::string_view in_layer;  ///< "experts.gate"
 };
 
-/// "layers.3.experts.gate.weight" or "layers.3.experts.gate"
-WeightName parse(std::string_view name) {
+/// "layers.3.experts.gate.weight", "layers.3.experts.gate" or "encoder.layers.3.gate.weight"
+WeightName parse(const Architecture& a, std::string_view name) {
   for (const std::string_view ending : {".weight", ".bias"}) {
     if (name.ends_with(ending)) name.remove_suffix(ending.size());
   }
-  WeightName parsed{{}, name};
-  constexpr std::string_view layers = "layers.";
-  if (!name.starts_with(layers)) return parsed;
-  name.remove_prefix(layers.size());
+  const auto strip = [&name](std::string_view prefix) {
+    const bool there = name.starts_with(prefix);
+    if (there) name.remove_prefix(prefix.size());
+    return there;
+  };
+  const Stack* stack = &a.decoder;
+  if (a.encoder_decoder && strip("encoder.")) {
+    stack = &a.encoder;
+  } else if (a.encoder_decoder) {
+    strip("decoder.");
+  }
+  const WeightName of_no_layer{stack, nullptr, name};
+  if (!strip("layers.")) return of_no_layer;
   std::size_t layer = 0;
   const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
-  if (error != std::errc() || rest == name.data() + name.size() || *rest != '.') return parsed;
-  return {layer, name.substr(static_cast<std::size_t>(rest - name.data()) + 1)};
+  if (error != std::errc() || rest == name.data() + name.size() || *rest != '.') return of_no_layer;
+  return {stack, &stack->layers.at(layer),
+          name.substr(static_cast<std::size_t>(rest - name.data()) + 1)};
 }
 
-Split split_of(const Architecture& a, const WeightName& name) {
-  if (!name.layer) {
+Split split_of(const WeightName& name) {
+  if (name.layer == nullptr) {
     const bool vocabulary = name.in_layer == "embedding" || name.in_layer == "head";
+    if (name.in_layer == "relative_bias") return Split::Columns;  // one for each head
     return vocabulary ? Split::Vocabulary : Split::Whole;
   }
-  const LayerShape& layer = a.decoder.layers.at(*name.layer);
+  const LayerShape& layer = *name.layer;
   // Norms with a weight for each head.
-  if (a.decoder.query_key_norm == QueryKeyNorm::LayerHeads) {
+  if (name.stack->query_key_norm == QueryKeyNorm::LayerHeads) {
     if (name.in_layer == "query_norm") return Split::Rows;
     if (name.in_layer == "key_norm") return Split::KeyRows;
   }
@@ -128,7 +144,9 @@ std::vector<Divided> divided_by_tp(const Architecture& a, bool with_experts) {
     });
     if (d.number > 0 && !known) sizes.push_back(d);
   };
-  for (const LayerShape& l : a.decoder.layers) {
+  std::vector<LayerShape> layers = a.decoder.layers;
+  layers.insert(layers.end(), a.encoder.layers.begin(), a.encoder.layers.end());
+  for (const LayerShape& l : layers) {
     add({l.heads.num_attention_heads, "attention heads"});
     add({l.heads.num_key_value_heads, "key-value heads", true});
     add({l.intermediate_size, "features of an MLP"});
@@ -251,8 +269,9 @@ void check_parallelism(const Architecture& a, const Parallelism& p) {
     throw Error("--sequence-parallel", "whole layers on each device", "--tp above 1");
   }
   if (p.is_one() && p.ep == 1) return;
-  if (a.encoder_decoder) {
-    throw Error(to_string(p), "the encoder-decoder model " + a.name, "a decoder-only model");
+  if (a.encoder_decoder && (p.pp > 1 || p.sequence_parallel)) {
+    throw Error(to_string(p), "the encoder-decoder model " + a.name,
+                "--tp and --dp alone, or a decoder-only model");
   }
   check_divides("--tp", a, divided_by_tp(a, p.ep == 1), p.tp);
   const QueryKeyNorm norm = a.decoder.query_key_norm;
@@ -345,7 +364,9 @@ Sharding::Sharding(const Architecture& whole, const DevicePlace& place)
     throw Error("expert_copies", "a run, whose checkpoint has each expert once",
                 "a forecast of their copies");
   }
-  for (LayerShape& layer : part_.decoder.layers) layer = slice_of(layer, plan());
+  for (Stack* stack : {&part_.encoder, &part_.decoder}) {
+    for (LayerShape& layer : stack->layers) layer = slice_of(layer, plan());
+  }
   part_.vocab_size = (whole.vocab_size + plan().tp - 1) / plan().tp;
   if (plan().pp == 1) return;
   const std::vector<std::size_t> ends = stage_ends(whole, plan().pp, place.stage_layers);
@@ -363,8 +384,8 @@ RankGroup Sharding::replica_group() const {
 
 std::optional<WeightPart> Sharding::part_of(const std::string& name,
                                             const std::vector<Count>& shape) const {
-  const WeightName parsed = parse(name);
-  const Split split = split_of(*whole_, parsed);
+  const WeightName parsed = parse(*whole_, name);
+  const Split split = split_of(parsed);
   if (split == Split::Whole) return {};
   WeightPart part{shape};
   const std::uint64_t rows = shape[0].constant();
@@ -379,16 +400,12 @@ std::optional<WeightPart> Sharding::part_of(const std::string& name,
   switch (split) {
     case Split::Whole: break;
     case Split::Rows: of_rows(plan().tp); break;
-    case Split::KeyRows: {
-      const Heads& heads = whole_->decoder.layers[*parsed.layer].heads;
-      of_rows(std::min(plan().tp, heads.num_key_value_heads));
+    case Split::KeyRows:
+      of_rows(std::min(plan().tp, parsed.layer->heads.num_key_value_heads));
       break;
-    }
-    case Split::GroupRows: {
-      const StateSpace& s = *whole_->decoder.layers[*parsed.layer].state_space;
-      of_rows(std::min(plan().tp, s.num_groups));
+    case Split::GroupRows:
+      of_rows(std::min(plan().tp, parsed.layer->state_space->num_groups));
       break;
-    }
     case Split::Columns:
       if (shape.size() > 1) of_columns(plan().tp, slice());
       break;
@@ -398,7 +415,7 @@ std::optional<WeightPart> Sharding::part_of(const std::string& name,
       break;
     case Split::ExpertRows:
     case Split::ExpertColumns: {
-      const Experts& e = *whole_->decoder.layers[*parsed.layer].experts;
+      const Experts& e = *parsed.layer->experts;
       part.blocks = e.routing.num_experts;
       part.first_block = plan().ep > 1 ? first_expert(e) : 0;
       part.blocks_here = experts_here(e);
@@ -418,7 +435,7 @@ std::optional<WeightPart> Sharding::part_of(const std::string& name,
 }
 
 bool Sharding::adds_bias(const std::string& prefix) const {
-  const Split split = split_of(*whole_, parse(prefix));
+  const Split split = split_of(parse(*whole_, prefix));
   if (split == Split::Columns) return slice() == 0;
   if (split == Split::ExpertColumns) return in_stage() % plan().expert_tp() == 0;
   return true;

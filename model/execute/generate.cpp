@@ -296,6 +296,13 @@ Session::Session(const Checkpoint& checkpoint, const SessionOptions& options)
       recording_(record_session(checkpoint.architecture(), options, opened_)),
       weights_(load_weights(checkpoint, recording_, options, opened_, load_s_)) {}
 
+void check_encoder_sequences(const Request& request) {
+  const std::size_t batch = request.tokens.size();
+  if (request.encoder_tokens.size() == batch) return;
+  throw Error("encoder tokens", fmt::format("{} sequences", request.encoder_tokens.size()),
+              fmt::format("{}, as many as decoder sequences", batch));
+}
+
 void Session::check_apart(const Request& request) const {
   const auto refuse = [](const std::string& what) {
     throw Error(what, "prompts of different lengths in a batch", "prompts of one length");
@@ -354,11 +361,7 @@ void Session::check(const Request& request) const {
   }
   if (a.num_mel_bins == 0) {
     check_ids(request.encoder_tokens, a, "encoder tokens");
-    if (request.encoder_tokens.size() != batch) {
-      throw Error("encoder tokens", fmt::format("{} sequences", request.encoder_tokens.size()),
-                  fmt::format("{}, as many as decoder sequences", batch));
-    }
-    return;
+    return check_encoder_sequences(request);
   }
   const std::size_t frame = a.num_mel_bins * batch;
   const std::size_t frames = request.features.size() / frame;

@@ -128,6 +128,9 @@ RevivedShares revived_shares(const Recording& recording, const Generation& run,
 /// `length` token ids without meaning, spread over the vocabulary: for measuring.
 std::vector<TokenId> made_up_prompt(std::uint64_t length, std::uint64_t vocab_size);
 
+/// Throws Error when the encoder has not as many sequences of tokens as the decoder.
+void check_encoder_sequences(const Request& request);
+
 class Session {
  public:
   /// Records the passes and loads the weights. The checkpoint must outlive it. Throws Error when

@@ -264,14 +264,21 @@ RankRun run_threads(const Checkpoint& checkpoint, std::size_t ranks, std::size_t
 Request own_sequences(const Request& request, const DevicePlace& place) {
   const std::size_t batch = request.tokens.size();
   const OwnSequences sequences(batch, place);
+  if (!request.encoder_tokens.empty()) check_encoder_sequences(request);
   Request own = request;
   own.tokens.clear();
   own.continuation.clear();
+  own.encoder_tokens.clear();
+  own.features.clear();
   own.first_index = request.first_index + sequences.first;
+  const auto frames = static_cast<std::ptrdiff_t>(request.features.size() / batch);
   for (std::size_t i = 0; i < sequences.run; ++i) {
     const std::size_t b = std::min(sequences.first + i, batch - 1);
     own.tokens.push_back(request.tokens[b]);
     if (!request.continuation.empty()) own.continuation.push_back(request.continuation[b]);
+    if (!request.encoder_tokens.empty()) own.encoder_tokens.push_back(request.encoder_tokens[b]);
+    const auto first_frame = request.features.begin() + static_cast<std::ptrdiff_t>(b) * frames;
+    own.features.insert(own.features.end(), first_frame, first_frame + frames);
   }
   return own;
 }

@@ -162,8 +162,8 @@ Value record_layer(Recorder& r, StackPass& pass, std::size_t index, Value x,
     const CrossSite site{
         r, pass.architecture, index, name, pass.settings.batch, pass.settings.encoder_len, {}};
     const Value o = pass.settings.cross.attend(site, norm("cross_norm", h), cross[index]);
-    h = add(h,
-            site.project("output", o, pass.architecture.hidden_size, stack.attention_output_bias));
+    h = add(h, sum(site.project("output", o, pass.architecture.hidden_size,
+                                stack.attention_output_bias)));
   }
   if (!layer.has_mlp()) return h;
   return add(h, post("post_mlp_norm", mlp(mlp_site, pre("mlp_norm", h))));

@@ -115,8 +115,10 @@ void check_spread(const Plan& plan, const Parallelism& p) {
   }
   if (p.tp == 1) return;
   for (const LayerShape& layer : plan.model.decoder.layers) {
-    const CacheForm form = layer.caches.self;
-    if (form == CacheForm::KeysAndValues || form == CacheForm::Inputs) continue;
+    const auto split = [](CacheForm form) {
+      return form == CacheForm::KeysAndValues || form == CacheForm::Inputs;
+    };
+    if (split(layer.caches.self) && split(layer.caches.cross)) continue;
     refuse("a head's values are computed from the keys of all heads, of which a device has a part",
            "slim:option=xcache, or tp 1");
   }

@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <span>
+#include <utility>
 
 #include <doctest/doctest.h>
 
@@ -36,6 +37,14 @@ Request prompts(const Architecture& a, std::size_t batch, std::size_t length = 1
     }
   }
   r.output_len = 4;
+  if (!a.encoder_decoder) return r;
+  // The encoder reads the prompts, or sound.
+  r.encoder_tokens = std::exchange(r.tokens, {batch, {1}});
+  if (a.num_mel_bins == 0) return r;
+  r.encoder_tokens.clear();
+  for (std::size_t i = 0; i < batch * 2 * a.max_source_positions * a.num_mel_bins; ++i) {
+    r.features.push_back(static_cast<float>(i * 7919 % 101) / 50 - 1);
+  }
   return r;
 }
 
@@ -142,7 +151,7 @@ Architecture widened(Architecture a) {
   const auto times = [](std::uint64_t& heads, std::uint64_t m) {
     if (heads > 1) heads *= m;
   };
-  for (LayerShape& l : a.decoder.layers) {
+  const auto widen = [&](LayerShape& l) {
     l.intermediate_size = up(l.intermediate_size);
     if (l.attends()) {
       const std::uint64_t m = factor(l.heads.num_attention_heads, l.heads.num_key_value_heads);
@@ -163,8 +172,16 @@ Architecture widened(Architecture a) {
       times(s.num_groups, m);
       times(s.norm_groups, m);
     }
+  };
+  for (Stack* stack : {&a.encoder, &a.decoder}) {
+    for (LayerShape& l : stack->layers) widen(l);
   }
   return a;
+}
+
+/// Random weights in a case's shape widened.
+Checkpoint wide(const std::string& name) {
+  return {widened(OracleCase(name).checkpoint.architecture()), 1};
 }
 
 bool is_possible(const Architecture& a, const Parallelism& plan) {
@@ -182,7 +199,7 @@ std::vector<Parallelism> possible(const Architecture& a, std::vector<Parallelism
   return plans;
 }
 
-/// Calls `check` with every decoder-only case's checkpoint, and with random weights in its shape
+/// Calls `check` with every case's checkpoint, and with random weights in its shape
 /// widened, and the plans that they can be spread by. How many plans the latter had.
 template <typename Check>
 std::map<std::string, std::size_t> for_all_models(const std::vector<Parallelism>& plans,
@@ -191,7 +208,6 @@ std::map<std::string, std::size_t> for_all_models(const std::vector<Parallelism>
   for (const std::string& name : oracle_cases()) {
     const OracleCase c(name);
     const Architecture& a = c.checkpoint.architecture();
-    if (a.encoder_decoder) continue;
     CAPTURE(name);
     const Checkpoint wide(widened(a), 1);
     for (const Checkpoint* checkpoint : {&c.checkpoint, &wide}) {
@@ -242,6 +258,21 @@ TEST_CASE("devices: every family split by tp is one process with fast loops") {
                  });
 }
 
+TEST_CASE("devices: replicas of encoder-decoder models have their own sequences") {
+  for (const char* const name : {"t5", "whisper"}) {
+    CAPTURE(name);
+    const Checkpoint checkpoint = wide(name);
+    const SessionOptions o = in_fp64();
+    const Single single(checkpoint, o, prompts(checkpoint.architecture(), 3));
+    for (const Parallelism& plan : {Parallelism{.dp = 2}, Parallelism{.tp = 2, .dp = 2}}) {
+      check_devices(checkpoint, o, plan, single, of_fp64);
+    }
+  }
+  const Architecture t5 = widened(OracleCase("t5").checkpoint.architecture());
+  check_line(message_of([&] { check_parallelism(t5, {.pp = 2}); }),
+             {"pp 2", "encoder-decoder model", "--tp and --dp alone"});
+}
+
 TEST_CASE("devices: spread experts are those of one process, one sequence and three") {
   const auto checked = for_all_models(expert_plans, [](const Checkpoint& checkpoint,
                                                        const std::vector<Parallelism>& plans) {
@@ -257,11 +288,6 @@ TEST_CASE("devices: spread experts are those of one process, one sequence and th
   });
   CHECK(std::count_if(checked.begin(), checked.end(), [](const auto& c) { return c.second > 3; }) >
         20);
-}
-
-/// Random weights in a case's shape widened.
-Checkpoint wide(const std::string& name) {
-  return {widened(OracleCase(name).checkpoint.architecture()), 1};
 }
 
 TEST_CASE("devices: methods with helpers, which devices have by themselves or split") {

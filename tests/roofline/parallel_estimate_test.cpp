@@ -86,6 +86,27 @@ TEST_CASE("several devices: more of them never raise what one has") {
   }
 }
 
+TEST_CASE("several devices: half of T5, encoder and cross-attention too, but for its norms") {
+  // Of t5-small's 60,506,624 parameters norms of 512 are whole: 2 in each of 6 encoder layers, 3 in
+  // each of 6 decoder layers, and the 2 last ones.
+  const std::uint64_t norms = 512 * (6 * 2 + 6 * 3 + 2);
+  const Configuration c = on_h100("t5-small", {.tp = 2});
+  const Estimate e = at(c, {1, 128, 16});
+  CHECK(e.weight_bytes_per_device == 2 * ((60506624 - norms) / 2 + norms));
+  // All-reduces after the embedding and each branch, and the gathered logits. The encoder's sums
+  // are of 128 tokens, and the first token's alone.
+  const auto seconds = [&](CollectiveKind kind, double bytes) {
+    return c.interconnect->curve(kind, {2, 1, 0}, "", Mode::Calibrated).at(bytes) +
+           c.engine.collective_wait.value;
+  };
+  const double of_token = (1 + 6 * 3) * seconds(CollectiveKind::AllReduce, 2 * 512) +
+                          seconds(CollectiveKind::AllGather, 2 * 32128);
+  CHECK(e.tpot_communication_s == near(of_token).epsilon(1e-9));
+  CHECK(e.communication_s ==
+        near(of_token + (1 + 6 * 2) * seconds(CollectiveKind::AllReduce, 2 * 128 * 512))
+            .epsilon(1e-9));
+}
+
 TEST_CASE("several devices: an infinitely fast link leaves computation alone") {
   Configuration c = on_h100("llama-3.1-8b", {.tp = 4});
   c.mode = Mode::SpeedOfLight;
