@@ -243,7 +243,7 @@ std::vector<std::uint64_t> StepSession::choose_tokens(std::span<const TokenId> p
   check_ids(prompt, architecture());
   for (const HelperModel& model : recording_.helper_models) check_ids(prompt, model.architecture);
   most_chosen(prompt.size());
-  CacheStore cache(session_.options().dtype);
+  CacheStore cache(cache_dtype(session_.options()));
   helpers_.reserve(cache, 1, prompt.size());
   cache.allocate();
   work_ = {};

@@ -457,6 +457,24 @@ TEST_CASE("step session: kept tokens of a prompt at their positions, decoding be
              {"gemma2", "windows"});
 }
 
+// Helpers of steps once had fp32 caches whatever the type of the others.
+TEST_CASE("step session: helpers choose by a cache of the type that a run's have") {
+  for (const char* name : {"llama_mha", "qwen3", "olmoe"}) {
+    CAPTURE(name);
+    const OracleCase c(name);
+    SessionOptions options;
+    options.methods = parse_methods("specprefill:keep=0.5,lookahead=3");
+    options.cache = DType::FP8;
+    StepSession steps(c.checkpoint, options, {4, 16});
+    const Session alone(c.checkpoint, options);
+    for (const std::uint64_t length : {11U, 16U, 23U}) {
+      Request request;
+      request.tokens = {made_up_prompt(length, 61)};
+      CHECK(steps.choose_tokens(request.tokens[0], 0) == alone.run(request).kept[0]);
+    }
+  }
+}
+
 TEST_CASE("streaming: a prompt in chunks gives the logits and tokens of one piece") {
   const OracleCase c("llama_mha");
   SessionOptions options = in_fp64();
