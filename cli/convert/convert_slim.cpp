@@ -109,8 +109,10 @@ Calibration read_calibration(const SlimOptions& o, const Checkpoint& checkpoint)
     c.warnings.push_back(
         "errors are measured on made-up input, on which they may be too small; expected " +
         std::string(reads_sound ? "--calibration-audio" : "--calibration-prompt"));
-    std::uint64_t length = made_up_tokens;
-    if (a.decoder.position_rows > 0) length = std::min(length, a.decoder.position_rows);
+    std::uint64_t length = reads_sound ? a.max_source_positions : made_up_tokens;
+    if (!reads_sound && a.decoder.position_rows > 0) {
+      length = std::min(length, a.decoder.position_rows);
+    }
     in.prompt_len = std::to_string(length);
   }
   c.request = read_request(in, checkpoint, tokenizer,

@@ -249,6 +249,8 @@ void add_model(Command app, const Globals& globals) {
         "pass in the graph or of the operators: prefill, decode (the first step) or training");
   c.add("--attention", options->attention, "attention kernel in the graph: eager or tiled");
   c.add("--method", options->method, "show the sizes and the graph with these methods");
+  c.need({"--batch", "--prompt-len"}, {"--operators"});
+  c.need({"--pass", "--attention"}, {"--graph", "--operators"});
   c.callback([options, &globals] { show(*options, globals); });
 }
 

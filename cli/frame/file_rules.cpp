@@ -33,10 +33,12 @@ struct File {
   fs::path path;
 };
 
-/// What the flag's value makes a command write; nothing of standard output.
+/// What the flag's value makes a command write; nothing of standard output, which --csv alone
+/// takes.
 std::vector<File> written(const CLI::Option& o) {
   const std::string value = o.results().front();
-  if (value == "-") return {};
+  if (value == "-" && o.get_name() == "--csv") return {};
+  if (value == "-") throw Error(o.get_name(), value, "the name of a file");
   std::vector<File> files;
   for (const fs::path& path : rules_of(&o).writes(value)) files.push_back({o.get_name(), path});
   return files;

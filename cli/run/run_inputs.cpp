@@ -256,6 +256,11 @@ execute::Request read_request(const RunInputs& in, const Checkpoint& checkpoint,
     if (length > max_made_up) {
       throw Error("--prompt-len", in.prompt_len, fmt::format("at most {}", max_made_up));
     }
+    if (mel && length != a.max_source_positions) {
+      throw Error("--prompt-len", in.prompt_len,
+                  fmt::format("{}, as many positions as the encoder of {} always reads",
+                              a.max_source_positions, a.name));
+    }
     if (!mel) take({execute::made_up_prompt(length, a.vocab_size)}, "--prompt-len");
   }
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/frame/mpirun_environment.h"
 #include "cli/frame/progress_bar.h"
 #include "cli/frame/serving_output.h"
 #include "cli/run/run_job.h"
@@ -95,6 +96,10 @@ void RunRequestsFlags::add_to(Command c) {
 }
 
 void run_requests(const RunOptions& o, const RunRequestsFlags& flags, const Globals& globals) {
+  if (const int ranks = ranks_of_mpirun(); ranks > 1) {
+    if (rank_of_mpirun() > 0) return;  // one complains
+    throw Error("mpirun", fmt::format("{} processes", ranks), "one, which runs all requests");
+  }
   WorkloadFlags workload = flags.workload;
   workload.check(globals);
   const Objective objective = parse_objective(flags.slo, false);
