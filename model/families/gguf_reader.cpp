@@ -140,7 +140,8 @@ std::uint64_t GgufReader::head_dim() const {
   }
   const std::uint64_t heads = whole("attention.head_count");
   const std::uint64_t hidden = whole("embedding_length");
-  if (heads == 0 || hidden % heads != 0) {
+  if (heads == 0) metadata().fail(key("attention.head_count"), "0", "a number above 0");
+  if (hidden == 0 || hidden % heads != 0) {
     metadata().fail(key("embedding_length"), std::to_string(hidden),
                     "a multiple of the " + std::to_string(heads) + " attention heads");
   }

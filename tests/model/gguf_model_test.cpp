@@ -330,6 +330,12 @@ TEST_CASE("gguf_model: metadata that makes no model is refused by key") {
   layers.whole("openelm.embedding_length", 24);
   layers.whole("openelm.feed_forward_length", 24);
   CHECK(has(model_refusal(layers), "openelm.block_count: got 1099511627776, expected 1 to 10000"));
+  GgufWriter headless;
+  headless.text("general.architecture", "llama");
+  headless.whole("llama.attention.head_count", 0);
+  headless.whole("llama.embedding_length", 24);
+  CHECK(model_refusal(headless) ==
+        "m.gguf: metadata llama.attention.head_count: got 0, expected a number above 0");
   GgufWriter uneven = decoder_file("qwen2");
   uneven.number("qwen2.attention.layer_norm_rms_epsilon", 1e-5f);
   uneven.list<std::uint32_t>("qwen2.attention.head_count_kv", gguf_id::uint32, {3, 3, 2});

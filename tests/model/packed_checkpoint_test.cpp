@@ -236,6 +236,13 @@ TEST_CASE("packed_checkpoint: tensors that are missing, of another type or shape
                 gptq) == "f: tensor m.qweight: got an input of group 2, expected 2 groups");
   CHECK(message({words, zero_words, halves, {"m.g_idx", "I32", {4}, zeros(16)}}, gptq) ==
         "f: tensor m.qweight: got the groups of 4 inputs, expected of 8");
+  const std::string compressed =
+      R"({"quant_method": "compressed-tensors", "format": "pack-quantized",
+          "config_groups": {"g": {"weights": {"num_bits": 4, "group_size": 8}}}})";
+  const Tensor packed{"m.weight_packed", "I32", {1, 2}, zeros(8)};
+  CHECK_NOTHROW(united({packed, {"m.weight_scale", "F32", {1, 2}, zeros(8)}}, compressed));
+  CHECK(message({packed, {"m.weight_scale", "F32", {1, 1}, zeros(4)}}, compressed) ==
+        "f: tensor m.weight_scale: got shape [1, 1], expected [1, 2]");
   const std::string ordered =
       R"({"quant_method": "gptq", "bits": 4, "group_size": 4, "desc_act": true})";
   const std::string no_order =

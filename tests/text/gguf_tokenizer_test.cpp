@@ -42,7 +42,7 @@ Tokenizer tokenizer_of(const GgufVocabulary& v) {
   w.text(prefix + "model", v.model);
   w.text(prefix + "pre", v.pre);
   w.texts(prefix + "tokens", v.tokens);
-  w.texts(prefix + "merges", v.merges);
+  if (!v.merges.empty()) w.texts(prefix + "merges", v.merges);
   w.list(prefix + "scores", gguf_id::float32, v.scores);
   w.list(prefix + "token_type", gguf_id::int32, v.types);
   for (const auto& [name, id] : v.ids) w.whole(prefix + name + "_token_id", id);
@@ -200,6 +200,8 @@ TEST_CASE("gguf_tokenizer: wrong metadata is refused in one line") {
   CHECK(message([](auto& gguf) { gguf.ids["bos"] = 100000; }).find("bos_token_id") !=
         std::string::npos);
   CHECK(message([](auto& gguf) { gguf.merges[0] = "xy"; }).find("merges: 0") != std::string::npos);
+  CHECK(message([](auto& gguf) { gguf.merges.clear(); }) ==
+        "m.gguf: metadata tokenizer.ggml.merges: missing, expected an array of strings");
   CHECK(message([](auto& gguf) { gguf.tokens[9] = "\xFF"; }).find("tokens: 9") !=
         std::string::npos);
   CHECK(message([](auto& gguf) { gguf.tokens.clear(); }).find("0 tokens") != std::string::npos);

@@ -199,6 +199,9 @@ std::string_view GgufMetadata::text(std::string_view key) const {
 
 std::uint64_t GgufMetadata::whole(std::string_view key) const {
   const std::string_view expected = "a whole number";
+  if (const auto* const large = std::get_if<std::uint64_t>(&at(key, expected))) {
+    fail(key, std::to_string(*large), "a whole number below 2^63");
+  }
   const auto integer = get<std::int64_t>(key, expected);
   if (integer < 0) fail(key, std::to_string(integer), expected);
   return static_cast<std::uint64_t>(integer);

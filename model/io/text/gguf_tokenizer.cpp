@@ -37,9 +37,7 @@ class Metadata {
   bool flag_or(const std::string& name, bool fallback) const {
     return values_.flag_or(key(name), fallback);
   }
-  std::vector<std::string_view> merges() const {
-    return has("merges") ? values_.texts(key("merges")) : std::vector<std::string_view>();
-  }
+  std::vector<std::string_view> merges() const { return values_.texts(key("merges")); }
   std::optional<TokenId> id(const std::string& name) const {
     if (!has(name)) return std::nullopt;
     const std::uint64_t id = values_.whole(key(name));

@@ -70,6 +70,7 @@ void read_compressed(const JsonObject& q, Packing& p) {
     q.fail("transform_config", "none");
   }
   const JsonObject groups = q.object("config_groups");
+  std::set<std::uint64_t> sizes;  // of groups of integers, 0 for whole rows
   for (const std::string& name : groups.keys()) {
     const JsonObject group = groups.object(name);
     if (!group.has("weights")) continue;
@@ -80,7 +81,10 @@ void read_compressed(const JsonObject& q, Packing& p) {
     }
     if (!weights.flag_or("symmetric", true)) weights.fail("symmetric", "true");
     read_block(weights, "block_structure", p);
+    const bool whole_rows = !weights.has("group_size") || weights.at("group_size") == -1;
+    if (!floats) sizes.insert(whole_rows ? 0 : weights.whole("group_size"));
   }
+  if (sizes.size() == 1) p.group = *sizes.begin();
 }
 
 class Uniter {
@@ -196,9 +200,11 @@ class Uniter {
     }
     take(module + ".weight_shape");
     Int4Weight w{Int4Weight::Order::Rows, t, need(module + ".weight_scale", t)};
-    // As many groups as there are scales.
+    // Without one size for all, as many groups as there are scales.
     const std::uint64_t scales = w.scales.shape.empty() ? 0 : w.scales.shape.back();
     const std::uint64_t in = t.shape.empty() ? 0 : checked_multiply(t.shape.back(), 8);
+    w.group = packing_.group;
+    if (w.group > 0) return packed_tensor(module + ".weight", std::move(w));
     if (scales == 0 || in % scales != 0) {
       throw Error(w.scales.place(), std::to_string(scales) + " groups",
                   "a divisor of " + std::to_string(in) + " inputs");

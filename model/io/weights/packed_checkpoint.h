@@ -23,7 +23,8 @@ struct Packing {
   /// Of fp8, outputs and inputs that share a scale; 0: as many as the scales say.
   std::uint64_t rows = 0;
   std::uint64_t columns = 0;
-  std::uint64_t group = 0;        ///< of int4, inputs; 0: all
+  /// Of int4, inputs; 0: all, of compressed-tensors as many as the scales say.
+  std::uint64_t group = 0;
   bool has_own_order = false;     ///< of int4, each input's group is stored (desc_act)
   std::uint32_t zero_offset = 0;  ///< of int4, what stored zeros are less
 };
