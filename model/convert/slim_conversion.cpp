@@ -310,6 +310,10 @@ void check_request(const Checkpoint& checkpoint, const SlimConversion& conversio
     throw Error(place, "a checkpoint whose layers share keys and values",
                 "one whose layers have their own");
   }
+  if (has_states(a.decoder)) {
+    throw Error(place, "a checkpoint whose layers keep states",
+                "one whose layers all cache keys and values");
+  }
   const std::string dtype(name(conversion.dtype));
   if (dtype != "fp64" && dtype != "fp32" && dtype != "fp16" && dtype != "bf16") {
     throw Error("--dtype", dtype, "fp64, fp32, fp16 or bf16");
