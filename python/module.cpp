@@ -151,7 +151,7 @@ struct Types {
 py::tuple run(const std::vector<std::string>& words, const py::object& object_type,
               const Types& types) {
   const py::module_ threading = py::module_::import("threading");
-  if (words.front() == "sweep") {
+  if (!words.empty() && words.front() == "sweep") {
     if (const std::string version = unknown_numpy(); !version.empty()) {
       raise(types.run_error, "numpy: got " + version +
                                  ", expected a version below 2, or a build with "

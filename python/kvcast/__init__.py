@@ -92,6 +92,8 @@ def _text(value):
         return "true" if value else "false"
     if getattr(value, "ndim", None) == 0:  # a number of numpy's
         return _text(value.item())
+    if isinstance(value, bytes):
+        return os.fsdecode(value)
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
 
@@ -181,6 +183,11 @@ class _Files:
 
 
 def _words(command, positional, keywords, files):
+    if not isinstance(command, str) or not command.split():
+        raise Error(f"a command: got {command!r}, expected a name such as 'estimate'")
+    for value in positional:
+        if value is None or isinstance(value, bool):
+            raise Error(f"{command}: got {value!r}, expected a text or a path")
     known = _flags().get(command, {})
     words = command.split() + [_text(files.path_of("model", value)) for value in positional]
     if "data" not in keywords and "KVCAST_DATA" not in os.environ and _data.is_dir():
@@ -201,6 +208,8 @@ def _words(command, positional, keywords, files):
                 raise Error(f"{flag}: got no value, expected one")
             words.append(flag)
             continue
+        if keyword.endswith("prompt") and not isinstance(value, (str, bytes)):
+            raise Error(f"{flag}: got {value!r}, expected a text")
         if keyword in ("model", "hardware", "base", "auxiliary", "platform"):
             if _is_list(value):
                 value = [files.path_of(keyword, one) for one in value]

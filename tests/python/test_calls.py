@@ -231,6 +231,28 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_lacks():
     assert done.stdout == "0\n", done.stderr
 
 
+@pytest.mark.parametrize(
+    "call, line",
+    [
+        (lambda: kvcast.command(""), "a command: got '', expected a name such as 'estimate'"),
+        (lambda: kvcast.command(" "), "a command: got ' ', expected a name such as 'estimate'"),
+        (lambda: kvcast.command(None), "a command: got None, expected a name such as 'estimate'"),
+        (lambda: kvcast.convert_prune("m", None, keep=1),
+         "convert prune: got None, expected a text or a path"),
+        (lambda: kvcast.run("m", prompt=["Hi", "you"]),
+         "--prompt: got ['Hi', 'you'], expected a text"),
+    ],
+)
+def test_what_is_no_text_is_refused(call, line):
+    with pytest.raises(kvcast.Error) as e:
+        call()
+    assert str(e.value) == line
+
+
+def test_bytes_are_the_text_that_they_hold():
+    assert kvcast.model_show(b"llama-7b").name == "llama-7b"
+
+
 def test_text_without_utf_8_is_refused_in_a_line():
     with pytest.raises(kvcast.Error, match="no such|cannot be opened|unknown model") as e:
         kvcast.estimate(model=os.fsdecode(b"m\xff"), hardware="h200")
