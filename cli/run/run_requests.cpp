@@ -75,6 +75,7 @@ void RunRequestsFlags::add_to(Command c) {
                "--encoder-tokens",
                "--features",
                "--audio",
+               "--language",
                "--prompt-len",
                "--batch",
                "--output-len",
