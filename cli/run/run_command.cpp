@@ -134,7 +134,7 @@ ordered_json run_json(const RunOptions& o, const Checkpoint& checkpoint,
                  {"prompt_len", prompt_len},
                  {"generated_tokens", one_or_list(g.tokens)},
                  {"ttft_s", g.ttft_s},
-                 {"tpot_s", g.decode_steps > 0 ? ordered_json(g.tpot_s) : ordered_json()},
+                 {"tpot_s", g.tpot_s},
                  {"load_s", session.load_s()},
                  {"kv_cache_bytes", g.kv_cache_bytes},
                  {"weight_bytes", session.weight_bytes()},
@@ -268,7 +268,7 @@ void run_job(const RunOptions& o, const Globals& globals, RunJob& job, RunRanks*
   if (one_by_one) j["one_by_one"] = true;
   if (o.rounds > 0) {
     j["ttft_rounds_s"] = timed.rounds.ttft.seconds;
-    if (g.decode_steps > 0) j["tpot_rounds_s"] = timed.rounds.tpot.seconds;
+    j["tpot_rounds_s"] = timed.rounds.tpot.seconds;
   }
   if (ranks != nullptr) add_ranks(j, job.options, done.ranks);
   if (tokenizer) {

@@ -85,12 +85,6 @@ TEST_CASE("run: --json has every key of the contract, in base units") {
   CHECK_FALSE(run_json(Case("llama_mha").run("--tokens 1 --json")).contains("counted_flops"));
 }
 
-TEST_CASE("run: one token has no time for each that follows") {
-  const json j = run_json(Case("llama_mha").run("--tokens 1,2,3 --output-len 1 --rounds 2 --json"));
-  CHECK(j.at("tpot_s").is_null());
-  CHECK_FALSE(j.contains("tpot_rounds_s"));
-}
-
 TEST_CASE("run: --rounds gives every round's times and their medians, and the same tokens") {
   const Case c("llama_mha");
   const json once = run_json(c.run("--tokens 1,2,3 --output-len 5 --json"));
