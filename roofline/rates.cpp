@@ -381,7 +381,7 @@ Rates make_rates(const Hardware& hw, const Lowering& lowering, Mode mode, const 
                    *hw.expert_product_latency);
     r.factors.back().factor = 1;
   }
-  if (mode == Mode::Calibrated) r.uneven_loads = uneven_loads();
+  r.uneven_loads = uneven_loads();
   r.experts = b.expert_rate("expert_rate", hw.supported(product_dtype(activations, stored)),
                             hw.expert_rate);
   r.quantized_experts = b.expert_rate(unpacked + "_rate", lowering.operand_dtype(),
