@@ -528,10 +528,14 @@ ActivationBytes activation_bytes(const TrainingPass& pass, std::span<const std::
       result.saved = live;
       if (!in_place) at_once(live + 2 * loss);
     }
+    const auto is_gradient = [&](TensorId id) {
+      return tensors[id.index].storage == Storage::Gradients;
+    };
+    // One that is added to is where it was before.
+    const bool adds = std::any_of(nodes[n].inputs.begin(), nodes[n].inputs.end(), is_gradient);
     for (const TensorId id : nodes[n].outputs) {
       live += bytes[id.index];
-      const TensorInfo& t = tensors[id.index];
-      if (t.storage == Storage::Gradients) gradients += t.bytes().at(symbols);
+      if (is_gradient(id) && !adds) gradients += tensors[id.index].bytes().at(symbols);
     }
     const bool is_loss = std::holds_alternative<CrossEntropy>(nodes[n].op);
     if (is_loss) loss = std::max(loss, bytes[nodes[n].output().index]);
