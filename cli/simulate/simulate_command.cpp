@@ -111,7 +111,12 @@ ParsedPlatform parse_platform(const SimulateOptions& o, const Catalog& catalog,
   }
   const simulate::Topology topology = parse_flag(
       "--topology", o.topology.empty() ? "switch" : o.topology, simulate::parse_topology);
-  const search::ChainLink link = parse_link(o.link, hardware, mode).link;
+  search::ChainLink link = parse_link(o.link, hardware, mode).link;
+  // The hardware's latency is that of a message, which goes over two links of a switch.
+  const bool switched = topology.kind == simulate::TopologyKind::Switch ||
+                        topology.kind == simulate::TopologyKind::Pcie ||
+                        topology.kind == simulate::TopologyKind::FatTree;
+  if (o.link.latency_s.empty() && switched) link.latency_s /= 2;
   return {make_platform(topology, static_cast<std::uint32_t>(*devices), link.bytes_per_s,
                         link.latency_s),
           fmt::format("{}, {} and {} a link", simulate::to_string(topology),
@@ -325,7 +330,8 @@ void add_prefill(Command command, const Globals& globals) {
   c.add("--link-gb-per-s", o->link.gb_per_s,
         "bandwidth per direction, in 1e9 bytes/s; default: the hardware's link");
   c.add("--link-latency-s", o->link.latency_s,
-        "latency of one link; a path through a switch has two; default: the hardware's link");
+        "latency of one link, of which a path through a switch has two; default: the hardware's, "
+        "of such a path");
   c.add("--platform PLATFORM", o->platform,
         "devices, switches and links instead of --topology: a name from data/platforms or a JSON "
         "file");

@@ -75,6 +75,14 @@ TEST_CASE("simulate prefill: a built-in topology, its file and its catalog name 
 
 TEST_CASE("simulate prefill: without a link the hardware's is taken") {
   CHECK(run_json(four + "--json") == run_json(four + "--link nvlink --json"));
+  // Its latency is a message's, through a switch too.
+  const std::string small = "--model llama-7b --hardware a100-80gb --prompt-len 64 --json --quiet ";
+  const double closed = run_json("estimate " + small + "--method tsp:p=4")["ttft_s"];
+  for (const char* topology : {"switch", "crossbar", "pcie"}) {
+    const json j =
+        run_json("simulate prefill " + small + "--schedule tsp --devices 4 --topology " + topology);
+    CHECK(j["ttft_s"].get<double>() == near(closed).epsilon(1e-9));
+  }
 }
 
 TEST_CASE("simulate prefill: noise repeats with its seed") {
