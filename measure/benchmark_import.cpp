@@ -63,7 +63,8 @@ void check_columns(const CsvTable& table) {
     }
   }
   for (const std::string& column : table.columns()) {
-    if (!has(columns, column)) throw unknown_name(table.name() + ": column", column, columns);
+    if (has(columns, column)) continue;
+    throw Error(table.name() + ": " + unknown_name("column", column, columns).what());
   }
   if (table.size() == 0) throw Error(table.name(), "no rows", "micro-benchmarks");
 }
@@ -86,7 +87,7 @@ Benchmark read_benchmark(const CsvRow& row) {
     std::vector<std::string> known = of_flops;
     known.insert(known.end(), of_bytes.begin(), of_bytes.end());
     known.insert(known.end(), of_sizes.begin(), of_sizes.end());
-    throw unknown_name(row.place("benchmark") + ": benchmark", b.name, known);
+    throw Error(row.place("benchmark") + ": " + unknown_name("benchmark", b.name, known).what());
   }
   b.bytes = above_zero(row, "bytes");
   if (size) return b;
@@ -100,6 +101,7 @@ Benchmark read_benchmark(const CsvRow& row) {
                 fmt::format("a median between its quartiles {} and {}", row.text("q1_s"),
                             row.text("q3_s")));
   }
+  above_zero(row, "repeats");
   b.repeats = row.whole("repeats");
   return b;
 }

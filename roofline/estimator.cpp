@@ -174,6 +174,14 @@ std::uint64_t used_micro_batches(const Configuration& c, std::uint64_t batch) {
 }
 
 Rates rates_of(const Configuration& c) {
+  const WeightTypes& weights = c.lowering.weights;
+  const bool of_experts = weights.main == DType::MXFP4 && !weights.rules.empty();
+  if (of_experts &&
+      std::none_of(c.architecture.decoder.layers.begin(), c.architecture.decoder.layers.end(),
+                   [](const LayerShape& l) { return l.experts.has_value(); })) {
+    throw Error("--weight-dtype " + weights.text, c.architecture.name + ", which has no experts",
+                "a model with experts, which alone are stored in mxfp4");
+  }
   const Parallelism& p = c.parallelism;
   Rates rates = make_rates(c.hardware, c.lowering, c.mode, c.engine);
   if (p.of_stage() > 1 && c.mode == Mode::Calibrated) wait_for_others(c.hardware, rates);

@@ -195,6 +195,7 @@ void choose(const FrontierOptions& o, const Globals& globals) {
     }
   }
   Ranking ranking;
+  ranking.none = "no choice fits and meets the limits";
   ranking.head = {{"goals", o.goals}, {"limits", o.limits}, {"points", columns.num_rows}};
   std::vector<ordered_json> beaten;
   for (auto& [lengths, rows] : able) {

@@ -168,7 +168,7 @@ class Evaluation {
       const std::string& printed = row->text(name);
       return printed == value ? printed : printed + " (read " + value + ")";
     }
-    throw unknown_name(file_ + ": filter", filter, {"catalog", "label"});
+    throw Error(file_ + ": " + unknown_name("filter", filter, {"catalog", "label"}).what());
   }
 
   std::string spell(const FormulaValue& value) const {
@@ -283,7 +283,7 @@ class Evaluation {
     if (found != quantities_.end()) return found->second(a);
     std::vector<std::string> known(over_rows.begin(), over_rows.end());
     for (const auto& [quantity, unused] : quantities_) known.push_back(quantity);
-    throw unknown_name(here + ": quantity", name, known);
+    throw Error(here + ": " + unknown_name("quantity", name, known).what());
   }
 
   /// ("PAPER_..."): the value of a claim in the paper's text.

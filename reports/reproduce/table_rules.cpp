@@ -66,7 +66,8 @@ class RuleReader {
       } else if (cell_keys().contains(key)) {
         rule->cell[key] = text(v);
       } else {
-        throw unknown_name(place_ + ": key", key, {cell_keys().begin(), cell_keys().end()});
+        throw Error(place_ + ": " +
+                    unknown_name("key", key, {cell_keys().begin(), cell_keys().end()}).what());
       }
     }
     if (rules != nullptr) add_rules(*rules, *rule);

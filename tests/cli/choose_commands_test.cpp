@@ -69,6 +69,7 @@ TEST_CASE("choose frontier: a limit with a unit, and only the first reasons as t
   CHECK(few["rows"].size() < 40);
   for (const json& row : few["rows"]) CHECK(row["peak_memory_bytes"] <= 1e9);
   for (const json& row : few["rejected"]) CHECK(row["peak_memory_bytes"] > 1e9);
+  CHECK(contains(run_well(axes + "--limits ttft_s=1e-9").output, "no choice fits and meets"));
   const std::string text = run_well(axes).output;  // batch 1 is the fastest and the smallest
   CHECK(contains(text, "gpt2, batch 2: nowhere better than gpt2, batch 1"));
   CHECK(contains(text, "and 19 more, see --csv or --json"));
