@@ -467,19 +467,22 @@ Forecast Forecaster::at(const DesignPoint& point) const {
   return f;
 }
 
+BreakdownRow host_row(std::string pass, const char* label, std::uint64_t count, Seconds all) {
+  OpTime waiting;
+  waiting.total = all;
+  waiting.bound = Bound::Latency;
+  OpGroup issue;
+  issue.phase = "host";
+  issue.label = label;
+  issue.op = "host";
+  return {std::move(pass), std::move(issue), waiting, count, all};
+}
+
 std::vector<BreakdownRow> Forecaster::breakdown(const DesignPoint& point) const {
   std::vector<BreakdownRow> rows;
   const auto add_host = [&](const std::string& pass, const char* label, std::uint64_t count,
                             Seconds all) {
-    if (all.value == 0) return;
-    OpTime waiting;
-    waiting.total = all;
-    waiting.bound = Bound::Latency;
-    OpGroup issue;
-    issue.phase = "host";
-    issue.label = label;
-    issue.op = "host";
-    rows.push_back({pass, issue, waiting, count, all});
+    if (all.value != 0) rows.push_back(host_row(pass, label, count, all));
   };
   const SymbolValues values = values_at(point, 1);
   // `steps` like steps at the sizes `at`.

@@ -308,6 +308,7 @@ std::uint64_t TrainingForecaster::default_micro_batches(std::uint64_t batch) con
 struct TrainingForecaster::PassTime {
   std::array<double, 2> work_s{};
   std::array<double, 2> messages_s{};  ///< of devices that split a replica
+  std::array<double, 2> waiting_s{};   ///< of work_s, for the host
   double flops = 0;
   double bytes = 0;
   double sent_bytes = 0;  ///< to the next part
@@ -327,6 +328,7 @@ struct TrainingForecaster::PartTime {
   std::uint64_t num_small = 0;
   double forward_s = 0;
   double backward_s = 0;
+  std::array<double, 2> waiting_s{};
   double messages_s = 0;  ///< in the passes
   double after_s = 0;     ///< what messages add behind them
   double flops = 0;
@@ -367,7 +369,10 @@ TrainingForecaster::PassTime TrainingForecaster::pass_time(const Pass& pass,
   count_groups(pass.forward, rates_, t.messages_s[0]);
   count_groups(pass.backward, rates_, t.messages_s[1]);
   count_groups(pass.attention, gradient_rates_, t.messages_s[1]);
-  for (std::size_t w = 0; w < 2; ++w) t.work_s[w] = slower * t.work_s[w] - t.messages_s[w];
+  for (std::size_t w = 0; w < 2; ++w) {
+    t.waiting_s[w] = (slower - 1) * t.work_s[w];
+    t.work_s[w] = slower * t.work_s[w] - t.messages_s[w];
+  }
   return t;
 }
 
@@ -385,6 +390,7 @@ TrainingForecaster::PartTime TrainingForecaster::part_time(const Part& part,
     const auto times = static_cast<double>(passes);
     t.forward_s += times * of.work_s[0];
     t.backward_s += times * of.work_s[1];
+    for (std::size_t w = 0; w < 2; ++w) t.waiting_s[w] += times * of.waiting_s[w];
     t.messages_s += times * (of.messages_s[0] + of.messages_s[1]);
     const double work_s = of.work_s[1] + (sharded_ == ShardedStates::Weights ? of.work_s[0] : 0);
     t.messages_s += times * added(part.of_pass_s, work_s);
@@ -569,14 +575,24 @@ std::vector<BreakdownRow> TrainingForecaster::breakdown(const TrainingPoint& p) 
         rows.push_back({pass + of, g, t, count, static_cast<double>(count) * t.total});
       }
     };
+    const PartTime time = part_time(part, p);
+    const auto add_host = [&](const char* pass, double waiting_s) {
+      if (waiting_s > 0) rows.push_back(host_row(pass + of, "issue", 1, Seconds{waiting_s}));
+    };
     add("forward", part.first.forward, all.large, all.num_large);
     add("forward", part.first.forward, all.small, all.num_small);
+    add_host("forward", time.waiting_s[0]);
     add("backward", part.first.backward, all.first(), 1);
     add("backward", part.next.backward, all.small, all.more_small());
     add("backward", part.next.backward, all.large, all.more_large());
     add("backward", part.first.attention, all.large, all.num_large);
     add("backward", part.first.attention, all.small, all.num_small);
+    add_host("backward", time.waiting_s[1]);
+    const std::size_t before = rows.size();
     add("update", part.update, all.large, 1);
+    double update_s = 0;
+    for (std::size_t r = before; r < rows.size(); ++r) update_s += rows[r].total.value;
+    add_host("update", part.update_s > 1.000001 * update_s ? part.update_s - update_s : 0);
   }
   return rows;
 }
