@@ -224,13 +224,13 @@ void TrainingForecaster::make_parts(const Configuration& c, TrainingOptions opti
     const double share = sharded_ == ShardedStates::None ? 1 : 1 / static_cast<double>(replicas_);
     const bool fused = c.lowering.elementwise == Kernels::Fused;
     const StepCost issued(fused ? by_many(update) : update, rates_);
-    const double update_s = share * paced_seconds(seconds[0], issued.host_seconds());
+    const double paced_s = paced_seconds(seconds[0], issued.host_seconds());
     const Count sent =
         bytes_to_next_stage(recording.first.graph, recording.first.first_backward.index);
     row_.push_back(parts_.size());
     layers_of.push_back(own);
     parts_.push_back({std::move(recording), std::move(first), std::move(next), std::move(update),
-                      update_s, 0, 0, 0, sent});
+                      share * paced_s, share * (paced_s - seconds[0]), 0, 0, 0, sent});
     add_communication(c, parts_.back());
   }
 }
@@ -588,11 +588,8 @@ std::vector<BreakdownRow> TrainingForecaster::breakdown(const TrainingPoint& p) 
     add("backward", part.first.attention, all.large, all.num_large);
     add("backward", part.first.attention, all.small, all.num_small);
     add_host("backward", time.waiting_s[1]);
-    const std::size_t before = rows.size();
     add("update", part.update, all.large, 1);
-    double update_s = 0;
-    for (std::size_t r = before; r < rows.size(); ++r) update_s += rows[r].total.value;
-    add_host("update", part.update_s > 1.000001 * update_s ? part.update_s - update_s : 0);
+    add_host("update", part.update_waiting_s);
   }
   return rows;
 }

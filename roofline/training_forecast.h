@@ -103,6 +103,7 @@ class TrainingForecaster {
     Pass next;
     std::vector<OpGroup> update;  ///< with the norm, without the sums over devices
     double update_s = 0;
+    double update_waiting_s = 0;  ///< of it, for the host
     // Of sums and gathers, whatever hides them:
     double of_step_s = 0;
     double of_pass_s = 0;  ///< of a micro-batch

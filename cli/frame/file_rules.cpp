@@ -38,7 +38,7 @@ struct File {
 std::vector<File> written(const CLI::Option& o) {
   const std::string value = o.results().front();
   if (value == "-" && o.get_name() == "--csv") return {};
-  if (value == "-") throw Error(o.get_name(), value, "the name of a file");
+  if (value == "-") throw Error(o.get_name(), value, "a file");
   std::vector<File> files;
   for (const fs::path& path : rules_of(&o).writes(value)) files.push_back({o.get_name(), path});
   return files;

@@ -91,7 +91,7 @@ TEST_CASE("sharding: devices together have each stored row and column as often a
   for (const char* name :
        {"llama-3.1-8b", "falcon-7b", "qwen3-30b-a3b", "deepseek-v3", "gpt-oss-120b", "gemma2-9b",
         "olmo-2-7b", "granite-4.0-h-tiny", "qwen3-next-80b-a3b", "jamba-1.5-large", "gemma-3n-e2b",
-        "command-r-plus", "pythia-1.4b"}) {
+        "command-r-plus", "pythia-1.4b", "t5-3b", "flan-t5-xl", "whisper-medium"}) {
     CAPTURE(name);
     const Architecture a = load_model(catalog(), name);
     for (const std::uint64_t tp : {2U, 4U, 8U}) {
@@ -295,8 +295,11 @@ TEST_CASE("sharding: what does not divide is refused with the numbers that would
         "--ep 2: got llama-3.1-8b, which has no experts, expected --ep 1");
   CHECK(refused("qwen3-30b-a3b", {.tp = 4, .ep = 3}) ==
         "--ep 3: got 4 devices in a stage (tp 4 x dp 1), expected a divisor of them");
-  CHECK(refused("whisper-large-v3", {.tp = 2}) ==
-        "tp 2: got the encoder-decoder model whisper-large-v3, expected a decoder-only model");
+  CHECK(refused("whisper-large-v3", {.tp = 3}) ==
+        "--tp 3: whisper-large-v3 has 20 attention heads; expected one of 1, 2, 4, 5, 10, 20");
+  CHECK(refused("whisper-large-v3", {.pp = 2}) ==
+        "pp 2: got the encoder-decoder model whisper-large-v3, expected --tp and --dp alone, or a "
+        "decoder-only model");
   const Architecture llama = load_model(catalog(), "llama-3.1-8b");
   CHECK(message_of([&] { recorded(llama, {.tp = 2}, 0, "slim:option=vcache"); }) != "");
   CHECK(message_of([&] { recorded(llama, {.tp = 2}, 0, "kvp:auxiliary=lp-0.5"); }) != "");
