@@ -167,14 +167,6 @@ Interconnect::Interconnect(InterconnectData data) : data_(std::move(data)) {
   };
   if (!has(CollectiveAlgorithm::Ring)) plain.push_back({CollectiveAlgorithm::Ring, 0, {pure}});
   if (!has(CollectiveAlgorithm::Direct)) plain.push_back({CollectiveAlgorithm::Direct, 0, {pure}});
-  // A node may have slower links than the one whose fits it takes over.
-  for (auto& [library, costs] : d.libraries) {
-    for (AlgorithmCost& cost : costs) {
-      for (AlgorithmCost::Protocol& p : cost.protocols) {
-        p.bytes_per_s = std::min(p.bytes_per_s, d.link_bytes_per_s);
-      }
-    }
-  }
   for (auto& [key, table] : d.tables) table = ascending(std::move(table));
 }
 
@@ -214,7 +206,7 @@ const std::string& Interconnect::checked_library(const std::string& library) con
   throw Error(unknown_name("library", library, names).what() + (" on platform " + name()));
 }
 
-double Interconnect::least(CollectiveKind kind, Spread s, double bytes) const {
+double Interconnect::on_link(CollectiveKind kind, Spread s) const {
   const double m = static_cast<double>(s.most_members);
   const double n = static_cast<double>(s.true_nodes);
   double on_link = volume(CollectiveAlgorithm::Ring, kind, s.most_members);
@@ -225,8 +217,13 @@ double Interconnect::least(CollectiveKind kind, Spread s, double bytes) const {
       on_link = std::min(on_link, volume(cost.algorithm, kind, s.most_members));
     }
   }
-  double seconds =
-      on_link * bytes * std::max(1 / data_.link_bytes_per_s, m / data_.host_bytes_per_s);
+  return on_link;
+}
+
+double Interconnect::least(CollectiveKind kind, Spread s, double bytes) const {
+  const double m = static_cast<double>(s.most_members);
+  const double n = static_cast<double>(s.true_nodes);
+  double seconds = on_link(kind, s) * bytes / data_.link_bytes_per_s;
   if (s.true_nodes > 1) {
     const double share = kind == CollectiveKind::AllToAll
                              ? (n - 1) / n
@@ -335,8 +332,8 @@ CollectivePlan Interconnect::plan_of(CollectiveKind kind, Spread s, const std::s
   } else {
     plan = across_nodes(kind, s, bytes);
   }
-  // The host's memory binds what the links would carry.
-  plan.seconds = std::max(plan.seconds, least(kind, s, bytes));
+  const double through_host = static_cast<double>(s.most_members) * on_link(kind, s) * bytes;
+  plan.seconds = std::max(plan.seconds, through_host / data_.host_bytes_per_s);
   return plan;
 }
 

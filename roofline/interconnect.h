@@ -180,6 +180,8 @@ class Interconnect {
     bool measured = false;
   };
   Spread spread(const RankGroup& group) const;
+  /// What a link carries in one direction, over the buffer's bytes, at least.
+  double on_link(CollectiveKind kind, Spread s) const;
   double least(CollectiveKind kind, Spread s, double bytes) const;
   Cost form(CollectiveKind kind, std::uint64_t ranks, const std::string& library,
             double bytes) const;

@@ -76,7 +76,7 @@ ordered_json listed(const std::string& name, const json& platform) {
     for (const auto& [library, of] : platform["libraries"].items()) libraries.push_back(library);
   }
   return {{"name", name},
-          {"hardware", platform.contains("hardware") ? text_of(platform["hardware"]) : ""},
+          {"hardware", platform.value("hardware", json(""))},
           {"nodes", platform.value("nodes", 1)},
           {"devices_per_node", devices.is_array() ? json(devices.size()) : devices},
           {"topology", platform.value("topology", "link by link")},
@@ -93,7 +93,7 @@ void list_platforms(const Globals& globals, bool as_json) {
   const Words joined = [](const ordered_json& value) { return text_of(value); };
   print_result(as_json, rows,
                table_text({{"name", "name"},
-                           {"hardware", "hardware"},
+                           {"hardware", "hardware", joined},
                            {"nodes", "nodes"},
                            {"devices each", "devices_per_node"},
                            {"collectives of", "libraries", joined},

@@ -380,35 +380,64 @@ TEST_CASE("interconnect: B300 and GB200 from the forms that are fitted to B200")
   InterconnectData data = load_interconnect(catalog(), "hgx-b200").data();
   data.tables.clear();
   const Interconnect blind(data);
-  // A rack sums in its switches only where all of it takes part.
-  std::erase_if(data.libraries.at("nccl"), [](const AlgorithmCost& c) { return c.whole_node; });
-  const Interconnect blind_rack(data);
   for (const auto& [hardware, library, bound] :
        {std::tuple{std::string("b300"), std::string("nccl"), 0.10},
         {"b300", "vllm", 0.12},
         {"b300", "trtllm", 0.16},
-        {"gb200", "nccl", 0.10}}) {
-    const double error = mean_error(hardware == "b300" ? blind : blind_rack, library,
-                                    rows_of(hardware, library, [](const Row&) { return true; }));
+        {"gb200", "nccl", 0.10},
+        {"gb200", "vllm", 0.30},
+        {"gb200", "trtllm", 0.20}}) {
+    const double error =
+        mean_error(blind, library, rows_of(hardware, library, [](const Row&) { return true; }));
     MESSAGE(hardware << " " << library << " of B200's forms: " << error);
     CHECK(error < bound);
   }
 }
 
-TEST_CASE("interconnect: a node's own links and its host's memory bound what it takes over") {
-  const double bytes = 1 << 30;
-  // A link carries 7/8 of the buffer of an all-gather, and 9/8 of what switches sum; a start and
-  // seven steps are below 0.1 ms.
+TEST_CASE("interconnect: nodes with fewer links are slower, and NCCL on H800 is as measured") {
+  // 215 GB/s of bus bandwidth: NVIDIA/nccl issue 1374.
   const Interconnect h800 = load_interconnect(catalog(), "hgx-h800");
-  CHECK_NEAR(at(h800, CollectiveKind::AllGather, 8, bytes, ""), 7.0 / 8 * bytes / 160e9, 1e-4);
-  CHECK_NEAR(at(h800, CollectiveKind::AllReduce, 8, bytes, ""), 9.0 / 8 * bytes / 160e9, 1e-4);
+  const double bus = 14.0 / 8 * gib / at(h800, CollectiveKind::AllReduce, 8, gib, "");
+  MESSAGE("8 H800: bus bandwidth " << bus / 1e9 << " GB/s, measured 215");
+  CHECK(std::abs(bus / 215e9 - 1) < 0.1);
+  for (const auto& [slower, faster] :
+       {std::pair{"hgx-h800", "hgx-h100"}, {"hgx-a800", "dgx-a100"}}) {
+    const Interconnect few = load_interconnect(catalog(), slower);
+    InterconnectData all = load_interconnect(catalog(), faster).data();
+    all.tables.clear();
+    const Interconnect many(all);
+    for (const CollectiveKind kind : all_kinds) {
+      for (const std::uint64_t devices : {2U, 4U, 8U}) {
+        for (const char* library : {"", "vllm", "trtllm"}) {
+          for (double bytes = 64; bytes < 0x1p34; bytes *= 4) {
+            CHECK(at(few, kind, devices, bytes, library) >=
+                  at(many, kind, devices, bytes, library));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("interconnect: a whole rack is not faster than all but one") {
+  const Interconnect rack = load_interconnect(catalog(), "gb200-nvl72");
+  for (double bytes = 64; bytes < 0x1p34; bytes *= 4) {
+    CHECK(at(rack, CollectiveKind::AllReduce, 72, bytes, "") >=
+          at(rack, CollectiveKind::AllReduce, 71, bytes, ""));
+  }
+}
+
+TEST_CASE("interconnect: without peer-to-peer copies all devices share the host's memory") {
   // All eight together send 8 · 14/8 of the buffer through the host, two of them 2 of it.
   const Interconnect host = load_interconnect(catalog(), "rtx-4090-8");
-  CHECK_NEAR(at(host, CollectiveKind::AllReduce, 8, bytes, ""), 14 * bytes / 38e9, 1e-12);
-  CHECK_NEAR(at(host, CollectiveKind::AllToAll, 8, bytes, ""), 7 * bytes / 38e9, 1e-12);
-  CHECK(at(host, CollectiveKind::AllReduce, 2, bytes, "") >= 2 * bytes / 38e9);
+  CHECK_NEAR(at(host, CollectiveKind::AllReduce, 8, gib, ""), 14 * gib / 38e9, 1e-12);
+  CHECK_NEAR(at(host, CollectiveKind::AllToAll, 8, gib, ""), 7 * gib / 38e9, 1e-12);
+  CHECK(at(host, CollectiveKind::AllReduce, 2, gib, "") >= 2 * gib / 38e9);
   CHECK(at(host, CollectiveKind::AllReduce, 8, 4096, "") ==
         at(load_interconnect(catalog(), "a100-pcie-8"), CollectiveKind::AllReduce, 8, 4096, ""));
+  // The links alone bound what is possible.
+  CHECK_NEAR(host.curve(CollectiveKind::AllReduce, {8}, "", Mode::SpeedOfLight).at(gib),
+             14.0 / 8 * gib / 32e9, 1e-12);
 }
 
 TEST_CASE("interconnect: a device has one node at most, and each node's devices are known") {

@@ -83,11 +83,11 @@ TEST_CASE("simulate: platforms of the catalog are the built-in topologies writte
     return all;
   };
   const std::string folder = KVCAST_SOURCE_DIR "/data/platforms/";
-  std::vector<std::string> files{"a100-pcie-8",  "a100-roce-2",   "dgx-a100",      "dgx-a100-2",
-                                 "dgx-a100-8",   "hgx-b200",      "hgx-b200-2",    "hgx-h100",
-                                 "hgx-h100-128", "hgx-h100-2",    "hgx-h100-8",    "hgx-h200",
-                                 "l40s-8",       "dgx-a100-40gb", "hgx-a800",      "hgx-b300",
-                                 "hgx-h800",     "rtx-4090-8",    "rtx-pro-6000-8"};
+  std::vector<std::string> files{"a100-pcie-8",  "a100-roce-2",   "dgx-a100",   "dgx-a100-2",
+                                 "dgx-a100-8",   "hgx-b200",      "hgx-b200-2", "hgx-h100",
+                                 "hgx-h100-128", "hgx-h100-2",    "hgx-h100-8", "hgx-h200",
+                                 "l40s-8",       "dgx-a100-40gb", "hgx-a800",   "hgx-b300",
+                                 "hgx-h800",     "rtx-4090-8",    "rtx-5090-8", "rtx-pro-6000-8"};
   for (const std::string& file : files) {
     const std::string number = file.substr(file.rfind('-') + 1);
     const bool cluster =
@@ -119,6 +119,28 @@ TEST_CASE("simulate: platforms of the catalog are the built-in topologies writte
   }
   std::sort(files.begin(), files.end());
   CHECK(Catalog(KVCAST_SOURCE_DIR "/data").names("platforms") == files);
+}
+
+TEST_CASE("simulate: the links of the longest way") {
+  for (const auto& [topology, devices] : {std::pair{"switch", 8U},
+                                          {"crossbar", 5U},
+                                          {"pcie:group=4", 4U},
+                                          {"pcie:group=4", 5U},
+                                          {"fat-tree:group=2", 2U},
+                                          {"fat-tree:group=2", 8U}}) {
+    CAPTURE(topology);
+    CAPTURE(devices);
+    const Topology parsed = parse_topology(topology);
+    const Platform platform = make_platform(parsed, devices, 1e9, 1e-6);
+    std::size_t longest = 0;
+    for (std::uint32_t to = 0; to < devices; ++to) {
+      const RouteTree tree = platform.routes_to(to);
+      for (std::uint32_t from = 0; from < devices; ++from) {
+        if (from != to) longest = std::max(longest, platform.route(from, tree).size());
+      }
+    }
+    CHECK(links_between(parsed, devices) == longest);
+  }
 }
 
 TEST_CASE("simulate: direct links are taken unless a way round is shorter") {
