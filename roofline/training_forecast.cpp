@@ -220,8 +220,7 @@ void TrainingForecaster::make_parts(const Configuration& c, TrainingOptions opti
     const SymbolValues none(recording.symbols.size(), 1);
     std::array<double, 1> seconds{};
     cost.part_seconds(none, seconds);
-    // Each replica updates the part whose states it has.
-    const double share = sharded_ == ShardedStates::None ? 1 : 1 / static_cast<double>(replicas_);
+    const double share = update_share();
     const bool fused = c.lowering.elementwise == Kernels::Fused;
     const StepCost issued(fused ? by_many(update) : update, rates_);
     const double paced_s = paced_seconds(seconds[0], issued.host_seconds());
@@ -233,6 +232,10 @@ void TrainingForecaster::make_parts(const Configuration& c, TrainingOptions opti
                       share * paced_s, share * (paced_s - seconds[0]), 0, 0, 0, sent});
     add_communication(c, parts_.back());
   }
+}
+
+double TrainingForecaster::update_share() const {
+  return sharded_ == ShardedStates::None ? 1 : 1 / static_cast<double>(replicas_);
 }
 
 void TrainingForecaster::add_communication(const Configuration& c, Part& part) const {
@@ -567,12 +570,12 @@ std::vector<BreakdownRow> TrainingForecaster::breakdown(const TrainingPoint& p) 
     const Passes all = passes(part, p);
     const std::string of = row_.size() == 1 ? "" : fmt::format(" of stage {}", i % stages_);
     const auto add = [&](const char* pass, const std::vector<OpGroup>& groups,
-                         const SymbolValues& values, std::uint64_t times) {
+                         const SymbolValues& values, std::uint64_t times, double share = 1) {
       if (times == 0) return;
       for (const OpGroup& g : groups) {
         const OpTime t = time_of(g, is_attention_gradient(g) ? gradient_rates_ : rates_, values);
         const std::uint64_t count = g.count * times;
-        rows.push_back({pass + of, g, t, count, static_cast<double>(count) * t.total});
+        rows.push_back({pass + of, g, t, count, share * static_cast<double>(count) * t.total});
       }
     };
     const PartTime time = part_time(part, p);
@@ -588,7 +591,7 @@ std::vector<BreakdownRow> TrainingForecaster::breakdown(const TrainingPoint& p) 
     add("backward", part.first.attention, all.large, all.num_large);
     add("backward", part.first.attention, all.small, all.num_small);
     add_host("backward", time.waiting_s[1]);
-    add("update", part.update, all.large, 1);
+    add("update", part.update, all.large, 1, update_share());
     add_host("update", part.update_waiting_s);
   }
   return rows;

@@ -127,6 +127,8 @@ class TrainingForecaster {
   RankGroup on_devices(RankGroup group) const;
   Pass compile(const TrainingPass& pass) const;
   void make_parts(const Configuration& c, TrainingOptions options);
+  /// Each replica updates the part whose states it has.
+  double update_share() const;
   void add_communication(const Configuration& c, Part& part) const;
   Passes passes(const Part& part, const TrainingPoint& point) const;
   PassTime pass_time(const Pass& pass, const SymbolValues& values) const;

@@ -144,4 +144,17 @@ Platform make_platform(const Topology& t, std::uint32_t devices, double link_byt
   return std::move(wiring).platform(place);
 }
 
+std::uint32_t links_between(const Topology& topology, std::uint32_t devices) {
+  switch (topology.kind) {
+    case TopologyKind::Ring:
+    case TopologyKind::Chain:
+    case TopologyKind::Crossbar: return 1;
+    case TopologyKind::Switch: return 2;
+    case TopologyKind::Pcie:
+    case TopologyKind::FatTree: return devices <= topology.group ? 2 : 4;
+  }
+  KVCAST_ASSERT(false);
+  return 0;
+}
+
 }  // namespace kvcast::simulate

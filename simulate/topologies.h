@@ -31,6 +31,10 @@ struct Topology {
 Topology parse_topology(std::string_view text);
 std::string to_string(const Topology& topology);
 
+/// Of the longest way from device to device; 1 of rings and chains, whose devices talk to their
+/// neighbours.
+std::uint32_t links_between(const Topology& topology, std::uint32_t devices);
+
 /// Every link has this bandwidth, each direction of its own, and this latency.
 /// Throws Error for fewer than 1 or more than max_devices devices, or a wrong bandwidth or latency.
 Platform make_platform(const Topology& topology, std::uint32_t devices, double link_bytes_per_s,

@@ -112,13 +112,10 @@ ParsedPlatform parse_platform(const SimulateOptions& o, const Catalog& catalog,
   const simulate::Topology topology = parse_flag(
       "--topology", o.topology.empty() ? "switch" : o.topology, simulate::parse_topology);
   search::ChainLink link = parse_link(o.link, hardware, mode).link;
-  // The hardware's latency is that of a message, which goes over two links of a switch.
-  const bool switched = topology.kind == simulate::TopologyKind::Switch ||
-                        topology.kind == simulate::TopologyKind::Pcie ||
-                        topology.kind == simulate::TopologyKind::FatTree;
-  if (o.link.latency_s.empty() && switched) link.latency_s /= 2;
-  return {make_platform(topology, static_cast<std::uint32_t>(*devices), link.bytes_per_s,
-                        link.latency_s),
+  const auto number = static_cast<std::uint32_t>(*devices);
+  // The hardware's latency is that of a message, whatever it goes over.
+  if (o.link.latency_s.empty()) link.latency_s /= links_between(topology, number);
+  return {make_platform(topology, number, link.bytes_per_s, link.latency_s),
           fmt::format("{}, {} and {} a link", simulate::to_string(topology),
                       format_quantity(link.bytes_per_s, Dimension::BytesPerSecond),
                       format_quantity(link.latency_s, Dimension::Seconds))};
@@ -330,8 +327,8 @@ void add_prefill(Command command, const Globals& globals) {
   c.add("--link-gb-per-s", o->link.gb_per_s,
         "bandwidth per direction, in 1e9 bytes/s; default: the hardware's link");
   c.add("--link-latency-s", o->link.latency_s,
-        "latency of one link, of which a path through a switch has two; default: the hardware's, "
-        "of such a path");
+        "latency of one link; a path through a switch has two, through three of them four; "
+        "default: the hardware's, which is a path's");
   c.add("--platform PLATFORM", o->platform,
         "devices, switches and links instead of --topology: a name from data/platforms or a JSON "
         "file");

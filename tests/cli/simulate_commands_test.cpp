@@ -78,7 +78,7 @@ TEST_CASE("simulate prefill: without a link the hardware's is taken") {
   // Its latency is a message's, through a switch too.
   const std::string small = "--model llama-7b --hardware a100-80gb --prompt-len 64 --json --quiet ";
   const double closed = run_json("estimate " + small + "--method tsp:p=4")["ttft_s"];
-  for (const char* topology : {"switch", "crossbar", "pcie"}) {
+  for (const char* topology : {"switch", "crossbar", "pcie", "fat-tree"}) {
     const json j =
         run_json("simulate prefill " + small + "--schedule tsp --devices 4 --topology " + topology);
     CHECK(j["ttft_s"].get<double>() == near(closed).epsilon(1e-9));

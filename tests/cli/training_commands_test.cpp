@@ -92,6 +92,15 @@ TEST_CASE("estimate --train: the breakdown's rows are the step") {
     for (const json& row : j["breakdown"]) sum += row["seconds"].get<double>();
     CHECK(sum == near(j["step_s"].get<double>()));
   }
+  // A replica updates the part whose states it has.
+  const json j = run_json(
+      "estimate --train --model gpt2 --hardware a100-80gb --dtype bf16 --batch 4 --seq-len 64 "
+      "--dp 2 --zero 1 --engine pytorch --breakdown --json");
+  double update = 0;
+  for (const json& row : j["breakdown"]) {
+    if (row["pass"] == "update") update += row["seconds"].get<double>();
+  }
+  CHECK(update == near(j["update_s"].get<double>()));
 }
 
 TEST_CASE("validate --measure --train: steps that ran, beside what estimate --train says") {
