@@ -176,9 +176,7 @@ std::uint64_t used_micro_batches(const Configuration& c, std::uint64_t batch) {
 Rates rates_of(const Configuration& c) {
   const WeightTypes& weights = c.lowering.weights;
   const bool of_experts = weights.main == DType::MXFP4 && !weights.rules.empty();
-  if (of_experts &&
-      std::none_of(c.architecture.decoder.layers.begin(), c.architecture.decoder.layers.end(),
-                   [](const LayerShape& l) { return l.experts.has_value(); })) {
+  if (of_experts && layers_with_experts(c.architecture.decoder) == 0) {
     throw Error("--weight-dtype " + weights.text, c.architecture.name + ", which has no experts",
                 "a model with experts, which alone are stored in mxfp4");
   }

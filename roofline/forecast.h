@@ -61,6 +61,7 @@ struct BreakdownRow {
   std::uint64_t count = 0;  ///< in all steps of a helper pass
   Seconds total;            ///< of all of them
 };
+/// What the device waits for the host in all of a pass.
 BreakdownRow host_row(std::string pass, const char* label, std::uint64_t count, Seconds all);
 
 class Forecaster {

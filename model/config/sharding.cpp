@@ -144,21 +144,21 @@ std::vector<Divided> divided_by_tp(const Architecture& a, bool with_experts) {
     });
     if (d.number > 0 && !known) sizes.push_back(d);
   };
-  std::vector<LayerShape> layers = a.decoder.layers;
-  layers.insert(layers.end(), a.encoder.layers.begin(), a.encoder.layers.end());
-  for (const LayerShape& l : layers) {
-    add({l.heads.num_attention_heads, "attention heads"});
-    add({l.heads.num_key_value_heads, "key-value heads", true});
-    add({l.intermediate_size, "features of an MLP"});
-    if (l.experts) {
-      if (with_experts) add({l.experts->intermediate_size, "features of an expert"});
-      add({l.experts->shared_intermediate_size, "features of a shared expert"});
-    }
-    if (l.state_space) {
-      add({l.state_space->num_heads, "heads of a state space"});
-      add({l.state_space->num_groups, "groups of a state space", true});
-      if (l.state_space->norm_groups > 1) {
-        add({l.state_space->norm_groups, "parts of a state space's norm"});
+  for (const Stack* stack : {&a.decoder, &a.encoder}) {
+    for (const LayerShape& l : stack->layers) {
+      add({l.heads.num_attention_heads, "attention heads"});
+      add({l.heads.num_key_value_heads, "key-value heads", true});
+      add({l.intermediate_size, "features of an MLP"});
+      if (l.experts) {
+        if (with_experts) add({l.experts->intermediate_size, "features of an expert"});
+        add({l.experts->shared_intermediate_size, "features of a shared expert"});
+      }
+      if (l.state_space) {
+        add({l.state_space->num_heads, "heads of a state space"});
+        add({l.state_space->num_groups, "groups of a state space", true});
+        if (l.state_space->norm_groups > 1) {
+          add({l.state_space->norm_groups, "parts of a state space's norm"});
+        }
       }
     }
   }
