@@ -372,7 +372,7 @@ Calibration calibrate(const CalibrationOptions& options) {
       "{:%Y-%m-%dT%H:%M:%SZ}",
       fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
   CalibrationBench bench(options);
-  const int rounds = options.quick ? 3 : 16;
+  const int rounds = options.rounds > 0 ? options.rounds : options.quick ? 3 : 16;
   bench.run(rounds);
   c.hardware = hardware_of(bench, c);
   for (const Samples& s : bench.all()) c.measurements.push_back(s.measurement());

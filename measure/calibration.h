@@ -21,6 +21,7 @@ namespace kvcast::measure {
 
 struct CalibrationOptions {
   bool quick = false;  ///< fewer rounds and sizes: seconds instead of a minute
+  int rounds = 0;      ///< medians of so many; 0: 16, with `quick` 3
   int threads = 0;     ///< 0: as OpenMP has them
   /// Not null: all ranks calibrate at the same time, as they run together later. Decode steps are
   /// measured one rank after the other. The link between ranks 0 and 1 is measured too.

@@ -31,7 +31,11 @@ struct CalibrateOptions {
   std::vector<std::string> combine;
   bool quick = false;
   bool force = false;
+  int rounds = 0;
   int threads = 0;
+
+  /// Whether an option says how to measure.
+  bool measures() const { return quick || rounds > 0 || threads > 0; }
 };
 
 /// "this-machine" for "results/this-machine.json".
@@ -111,6 +115,7 @@ void measure(const CalibrateOptions& o, const Globals& globals, execute::Messeng
   std::optional<AtomicFile> file;
   if (speaks) file.emplace(o.output);
   measure::CalibrationOptions options{.quick = o.quick,
+                                      .rounds = o.rounds,
                                       .threads = rank_threads(o.threads),
                                       .messenger = messenger,
                                       .on_step = nullptr};
@@ -154,8 +159,8 @@ void measure_ranks(const CalibrateOptions& o, const Globals& globals) {
 }
 
 void import_file(const CalibrateOptions& o, const Globals& globals) {
-  if (o.quick || o.threads > 0) {
-    throw Error("--import: cannot be combined with --quick or --threads");
+  if (o.measures()) {
+    throw Error("--import: cannot be combined with --quick, --rounds or --threads");
   }
   std::optional<roofline::Hardware> base;
   if (!o.hardware.empty()) base = roofline::load_hardware(globals.catalog(), o.hardware);
@@ -180,7 +185,7 @@ void import_file(const CalibrateOptions& o, const Globals& globals) {
 }
 
 void combine_files(const CalibrateOptions& o) {
-  if (o.quick || o.force || o.threads > 0 || !o.import_file.empty() || !o.hardware.empty()) {
+  if (o.measures() || o.force || !o.import_file.empty() || !o.hardware.empty()) {
     throw Error("--combine: expected no other option but --output");
   }
   const std::vector<std::filesystem::path> files(o.combine.begin(), o.combine.end());
@@ -250,6 +255,8 @@ void add_calibrate(Command app, const Globals& globals) {
   c.add("--combine FILE.json", options->combine,
         "write the medians of these calibrations of one machine instead of measuring");
   c.add("--quick", options->quick, "fewer rounds and sizes: under a minute");
+  c.add("--rounds N", options->rounds, "medians of N rounds; default: 16, with --quick 3")
+      .range(1, 1000);
   c.add("--force", options->force, "write the file even if the machine is too noisy");
   c.add("--threads", options->threads).range(0, 1024);
   c.callback([options, &globals] { run(*options, globals); });

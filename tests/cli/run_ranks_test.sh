@@ -275,7 +275,7 @@ END
   refused 1 "no message from rank 1 within 2 s" "${mpi[@]}" 2 bash differs.sh stall
 
   # Only that it is measured: this machine may be as noisy as it likes.
-  timeout 300 "${mpi[@]}" 2 "$program" calibrate --quick --threads 1 --force --output two.json >out.txt 2>err.txt ||
+  timeout 300 "${mpi[@]}" 2 "$program" calibrate --quick --rounds 1 --threads 1 --force --output two.json >out.txt 2>err.txt ||
     fail "calibrate on 2 ranks: $(cat err.txt)"
   grep -q '"mpi"' two.json && grep -q '"ranks": 2' two.json || fail "calibrate on 2 ranks: no link"
   grep -q '"lockstep"' two.json || fail "calibrate on 2 ranks: not how they keep up"
