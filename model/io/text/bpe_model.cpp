@@ -1,7 +1,6 @@
 #include "model/io/text/bpe_model.h"
 
 #include <algorithm>
-#include <bit>
 #include <functional>
 
 #include "model/base/utf8_text.h"
@@ -18,25 +17,23 @@ std::uint64_t pair_of(TokenId left, TokenId right) {
 
 }  // namespace
 
-BpeModel::Rules::Rules(const std::vector<Merge>& merges)
-    : slots_(std::bit_ceil(2 * merges.size() + 1), Slot{no_pair, {}}), mask_(slots_.size() - 1) {
+BpeModel::Rules::Rules(const std::vector<Merge>& merges) : slots_(merges.size(), {no_pair, {}}) {
   std::uint32_t rank = 0;
   for (const Merge& merge : merges) {
     const std::uint64_t pair = pair_of(merge.left, merge.right);
-    slots_[slot_of(pair)] = {pair, {rank++, merge.joined}};
+    slots_[place_of(pair)] = {pair, {rank++, merge.joined}};
   }
 }
 
-std::size_t BpeModel::Rules::slot_of(std::uint64_t pair) const {
+std::size_t BpeModel::Rules::place_of(std::uint64_t pair) const {
   std::uint64_t hash = pair * 0x9E3779B97F4A7C15U;  // 2^64 / golden ratio
   hash ^= hash >> 32;
-  auto slot = static_cast<std::size_t>(hash) & mask_;
-  while (slots_[slot].pair != pair && slots_[slot].pair != no_pair) slot = (slot + 1) & mask_;
-  return slot;
+  return slots_.find(hash,
+                     [&](const Slot& slot) { return slot.pair == pair || slot.pair == no_pair; });
 }
 
 const BpeModel::Rule* BpeModel::Rules::find(TokenId left, TokenId right) const {
-  const Slot& slot = slots_[slot_of(pair_of(left, right))];
+  const Slot& slot = slots_[place_of(pair_of(left, right))];
   return slot.pair == no_pair ? nullptr : &slot.rule;
 }
 

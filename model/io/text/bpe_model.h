@@ -25,14 +25,14 @@ struct Merge {
 
 /// Throws Error beginning with place() for a token outside the vocabulary.
 template <typename Place>
-Merge merge_of(const Vocabulary& vocabulary, const std::string& left, const std::string& right,
+Merge merge_of(const Vocabulary& vocabulary, std::string_view left, std::string_view right,
                const Place& place) {
-  const auto id = [&](const std::string& token) {
+  const auto id = [&](std::string_view token) {
     const auto known = vocabulary.id_of(token);
-    if (!known) throw Error(place(), "'" + token + "'", "tokens of the vocabulary");
+    if (!known) throw Error(place(), "'" + std::string(token) + "'", "tokens of the vocabulary");
     return *known;
   };
-  return {id(left), id(right), id(left + right)};
+  return {id(left), id(right), id(std::string(left).append(right))};
 }
 
 struct BpeOptions {
@@ -57,7 +57,6 @@ class BpeModel {
     std::uint32_t rank;
     TokenId joined;
   };
-  /// Open addressing: one probe finds most pairs, and merges look up pairs all the time.
   class Rules {
    public:
     explicit Rules(const std::vector<Merge>& merges);
@@ -68,9 +67,8 @@ class BpeModel {
       std::uint64_t pair;
       Rule rule;
     };
-    std::size_t slot_of(std::uint64_t pair) const;
-    std::vector<Slot> slots_;
-    std::size_t mask_;
+    std::size_t place_of(std::uint64_t pair) const;
+    OpenTable<Slot> slots_;
   };
 
   const Vocabulary& vocabulary_;

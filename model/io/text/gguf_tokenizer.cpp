@@ -80,8 +80,7 @@ std::vector<Merge> read_merges(const Metadata& metadata, const Vocabulary& vocab
     if (blank == std::string_view::npos) {
       throw Error(place(), "'" + std::string(text.substr(0, 60)) + "'", "two tokens");
     }
-    merges.push_back(merge_of(vocabulary, std::string(text.substr(0, blank)),
-                              std::string(text.substr(blank + 1)), place));
+    merges.push_back(merge_of(vocabulary, text.substr(0, blank), text.substr(blank + 1), place));
   }
   return merges;
 }

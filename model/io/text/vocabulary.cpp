@@ -1,6 +1,6 @@
 #include "model/io/text/vocabulary.h"
 
-#include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "model/base/error.h"
@@ -18,8 +18,19 @@ std::string in_quotes(std::string_view token) {
 }  // namespace
 
 Vocabulary::Vocabulary(std::size_t expected_tokens, std::string place)
-    : id_limit_(2 * expected_tokens + spare_ids), place_(std::move(place)) {
-  ids_.reserve(expected_tokens);
+    : id_limit_(2 * expected_tokens + spare_ids), place_(std::move(place)) {}
+
+std::size_t Vocabulary::place_of(std::string_view token) const {
+  return ids_.find(std::hash<std::string_view>{}(token),
+                   [&](TokenId id) { return id == free_slot || token_of(id) == token; });
+}
+
+void Vocabulary::make_room() {
+  if (count_ < ids_.entries()) return;
+  ids_ = OpenTable<TokenId>(2 * count_ + 1, free_slot);
+  for (TokenId id = 0; id < tokens_.size(); ++id) {
+    if (const auto token = token_of(id)) ids_[place_of(*token)] = id;
+  }
 }
 
 void Vocabulary::add(std::string_view token, std::uint64_t id) {
@@ -27,32 +38,35 @@ void Vocabulary::add(std::string_view token, std::uint64_t id) {
     throw Error(place_, "id " + std::to_string(id) + " for " + in_quotes(token),
                 "ids below " + std::to_string(id_limit_) + " for a vocabulary of this size");
   }
-  const auto [entry, is_new] = ids_.try_emplace(std::string(token), static_cast<TokenId>(id));
-  if (entry->second != id) {
-    throw Error(place_,
-                "ids " + std::to_string(entry->second) + " and " + std::to_string(id) + " for " +
-                    in_quotes(token),
-                "one id for each token");
+  const auto known = id_of(token);
+  if (known == id) return;
+  if (known) {
+    throw Error(
+        place_,
+        "ids " + std::to_string(*known) + " and " + std::to_string(id) + " for " + in_quotes(token),
+        "one id for each token");
   }
-  if (id >= tokens_.size()) tokens_.resize(id + 1);
-  const std::string*& slot = tokens_[id];
-  if (slot != nullptr && *slot != token) {
+  if (const auto other = token_of(id)) {
     throw Error(place_,
-                in_quotes(*slot) + " and " + in_quotes(token) + " for id " + std::to_string(id),
+                in_quotes(*other) + " and " + in_quotes(token) + " for id " + std::to_string(id),
                 "one token for each id");
   }
-  slot = &entry->first;
+  make_room();
+  if (id >= tokens_.size()) tokens_.resize(id + 1, {0, no_token});
+  tokens_[id] = {texts_.size(), token.size()};
+  texts_ += token;
+  ids_[place_of(token)] = static_cast<TokenId>(id);
+  ++count_;
 }
 
 std::optional<TokenId> Vocabulary::id_of(std::string_view token) const {
-  const auto entry = ids_.find(token);
-  if (entry == ids_.end()) return std::nullopt;
-  return entry->second;
+  const TokenId id = ids_[place_of(token)];
+  return id == free_slot ? std::nullopt : std::optional(id);
 }
 
 std::optional<std::string_view> Vocabulary::token_of(std::uint64_t id) const {
-  if (id >= tokens_.size() || tokens_[id] == nullptr) return std::nullopt;
-  return *tokens_[id];
+  if (id >= tokens_.size() || tokens_[id].length == no_token) return std::nullopt;
+  return std::string_view(texts_).substr(tokens_[id].begin, tokens_[id].length);
 }
 
 }  // namespace kvcast::text

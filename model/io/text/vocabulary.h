@@ -3,12 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
+
+#include "model/io/text/open_table.h"
 
 namespace kvcast::text {
 
@@ -20,14 +20,12 @@ class Vocabulary {
   /// Ids must stay below 2·`expected_tokens` + 65536, so that a file cannot ask for memory by
   /// naming a large one. Errors begin with `place`.
   Vocabulary(std::size_t expected_tokens, std::string place);
-  Vocabulary(Vocabulary&&) = default;
-  Vocabulary& operator=(Vocabulary&&) = default;
 
   /// Throws Error when the id is absurd or has another token, or the token another id.
   void add(std::string_view token, std::uint64_t id);
 
   std::optional<TokenId> id_of(std::string_view token) const;
-  /// Nothing for an id without a token.
+  /// Nothing for an id without a token. Valid until another token is added.
   std::optional<std::string_view> token_of(std::uint64_t id) const;
 
   /// The largest id + 1.
@@ -35,14 +33,21 @@ class Vocabulary {
   const std::string& place() const { return place_; }
 
  private:
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view token) const {
-      return std::hash<std::string_view>{}(token);
-    }
+  /// In texts_.
+  struct Range {
+    std::size_t begin;
+    std::size_t length;  // no_token: an id without one
   };
-  std::unordered_map<std::string, TokenId, Hash, std::equal_to<>> ids_;
-  std::vector<const std::string*> tokens_;  // keys of ids_, whose addresses do not change
+  static constexpr std::size_t no_token = SIZE_MAX;
+  static constexpr TokenId free_slot = UINT32_MAX;
+
+  std::size_t place_of(std::string_view token) const;  // in ids_
+  void make_room();
+
+  std::string texts_;          // of all tokens, one after the other: millions of strings of their
+  std::vector<Range> tokens_;  // own would take several times the memory; by id
+  OpenTable<TokenId> ids_{0, free_slot};
+  std::size_t count_ = 0;  // of tokens
   std::size_t id_limit_;
   std::string place_;
 };
