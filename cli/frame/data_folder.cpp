@@ -2,13 +2,22 @@
 
 #include <cstdlib>
 
+#include <sys/auxv.h>
+
 namespace kvcast::cli {
 namespace {
 
 /// Empty where it is not known.
 std::filesystem::path program_folder() {
   std::error_code ec;
-  return std::filesystem::read_symlink("/proc/self/exe", ec).parent_path();
+  std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", ec);
+  if (ec) {  // a root without /proc: how it was called
+    const auto called = getauxval(AT_EXECFN);
+    if (called != 0) {
+      program = std::filesystem::canonical(reinterpret_cast<const char*>(called), ec);
+    }
+  }
+  return program.parent_path();
 }
 
 }  // namespace
