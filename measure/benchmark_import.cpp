@@ -64,7 +64,7 @@ void check_columns(const CsvTable& table) {
   }
   for (const std::string& column : table.columns()) {
     if (has(columns, column)) continue;
-    throw Error(table.name() + ": " + unknown_name("column", column, columns).what());
+    throw Error(table.name(), unknown_name("column", column, columns));
   }
   if (table.size() == 0) throw Error(table.name(), "no rows", "micro-benchmarks");
 }
@@ -73,7 +73,7 @@ DType dtype_of(const CsvRow& row) {
   try {
     return parse_dtype(row.text("dtype"));
   } catch (const Error& e) {
-    throw Error(row.place("dtype") + ": " + e.what());
+    throw Error(row.place("dtype"), e);
   }
 }
 
@@ -87,7 +87,7 @@ Benchmark read_benchmark(const CsvRow& row) {
     std::vector<std::string> known = of_flops;
     known.insert(known.end(), of_bytes.begin(), of_bytes.end());
     known.insert(known.end(), of_sizes.begin(), of_sizes.end());
-    throw Error(row.place("benchmark") + ": " + unknown_name("benchmark", b.name, known).what());
+    throw Error(row.place("benchmark"), unknown_name("benchmark", b.name, known));
   }
   b.bytes = above_zero(row, "bytes");
   if (size) return b;

@@ -95,7 +95,7 @@ std::vector<Parameter> parameters_of(std::span<const std::string> names,
     const std::string name = full.substr(0, full.find('.'));
     const roofline::Field* field = fitted_field(name);
     if (field == nullptr || (!field->per_dtype() && name != full)) {
-      throw Error("--fit: " + std::string(unknown_name("factor", full, factor_names()).what()));
+      throw Error("--fit", unknown_name("factor", full, factor_names()));
     }
     if (!field->per_dtype()) {
       const bool latency = field->unit == roofline::Unit::Seconds;

@@ -86,7 +86,7 @@ MeasuredTime long_time(const MeasurementFields& f, const roofline::DesignPoint& 
     if (unit != "tokens/s") f.fail("unit", "tokens/s, as " + metric + " is a rate");
     return {rate.metric, rate.tokens(size) / value};
   }
-  throw Error(f.place() + ": " + unknown_name("metric", metric, known).what());
+  throw Error(f.place(), unknown_name("metric", metric, known));
 }
 
 /// A length. Files converted from llama-bench have a 0 for the phase that did not run.
@@ -104,7 +104,7 @@ void set(const MeasurementFields& f, const char* field, Parse parse, Values&... 
     const auto value = parse(f.text(field));
     ((values = value), ...);
   } catch (const Error& e) {
-    throw Error(f.place() + ": '" + field + "': " + e.what());
+    throw Error(f.place() + ": '" + field + "'", e);
   }
 }
 
@@ -684,7 +684,7 @@ void check_columns(const CsvTable& table, const MeasurementFormat& format) {
       throw Error(place, "column '" + column + "'",
                   std::string(name(m)) + ": times are in seconds");
     }
-    throw Error(place + ": " + unknown_name("column", column, known).what());
+    throw Error(place, unknown_name("column", column, known));
   }
   if (format.read != own_row) return;
   const bool is_long = table.has_column("metric");

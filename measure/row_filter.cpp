@@ -62,7 +62,7 @@ Condition parse_condition(std::string_view part, const std::string& place) {
   if (!is_number && !contains(words, c.key)) {
     std::vector<std::string> keys = words;
     keys.insert(keys.end(), filtered_numbers.begin(), filtered_numbers.end());
-    throw Error(place + ": " + unknown_name("key", c.key, keys).what());
+    throw Error(place, unknown_name("key", c.key, keys));
   }
   c.limit = is_number ? Value(parse_token_count(word, place + ": " + c.key)) : Value(word);
   const std::string_view sign = c.comparison->sign;

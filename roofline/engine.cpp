@@ -68,7 +68,7 @@ struct Entry {
     try {
       return parse();
     } catch (const Error& e) {
-      throw Error(object.place() + ": " + e.what());
+      throw Error(object.place(), e);
     }
   }
   template <typename Parse>

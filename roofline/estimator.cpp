@@ -189,7 +189,7 @@ Rates rates_of(const Configuration& c) {
   try {
     if (c.interconnect != nullptr) c.interconnect->checked_library(c.engine.collectives);
   } catch (const Error& e) {
-    throw Error("engine " + c.engine.name + ": collectives: " + e.what());
+    throw Error("engine " + c.engine.name + ": collectives", e);
   }
   return rates;
 }

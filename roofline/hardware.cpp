@@ -103,7 +103,7 @@ DType read_dtype(const JsonObject& o, const std::string& key) {
   try {
     return parse_dtype(key);
   } catch (const Error& e) {
-    throw Error(o.place() + ": " + e.what());
+    throw Error(o.place(), e);
   }
 }
 

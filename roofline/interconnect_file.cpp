@@ -130,7 +130,7 @@ CollectiveKind operation_of(const CsvRow& row) {
   try {
     return parse_operation(row.text("operation"));
   } catch (const Error& e) {
-    throw Error(row.place("operation") + ": " + e.what());
+    throw Error(row.place("operation"), e);
   }
 }
 

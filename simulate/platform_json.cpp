@@ -65,7 +65,7 @@ class NodeNames {
     if (found != indices_.end()) return found->second;
     std::vector<std::string> names;
     for (const auto& [known, i] : indices_) names.push_back(known);
-    throw Error(link.place_of(key) + ": " + unknown_name("node", name, names).what());
+    throw Error(link.place_of(key), unknown_name("node", name, names));
   }
   std::vector<Node> take() { return std::move(nodes_); }
 
@@ -111,7 +111,7 @@ Platform parse_platform(const json& document, const std::string& place) {
   try {
     topology = parse_topology(o.text("topology"));
   } catch (const Error& e) {
-    throw Error(o.place_of("topology") + ": " + e.what());
+    throw Error(o.place_of("topology"), e);
   }
   const std::uint64_t devices = o.whole("devices");
   if (devices > max_devices) o.fail("devices", fmt::format("1 to {}", max_devices));

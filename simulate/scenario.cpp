@@ -59,7 +59,7 @@ auto parse_word_at(const JsonObject& o, const char* key, Parse parse) {
   try {
     return parse(word);
   } catch (const Error& e) {
-    throw Error(o.place_of(key) + ": " + e.what());
+    throw Error(o.place_of(key), e);
   }
 }
 

@@ -55,7 +55,7 @@ Goal parse_goal(const std::string& name, const SweepColumns& columns, const char
     if (c.is_number && !c.name.ends_with("error_bound")) known.push_back(c.name);
   }
   if (std::find(known.begin(), known.end(), name) == known.end()) {
-    throw Error(std::string(flag) + ": " + unknown_name("result", name, known).what());
+    throw Error(flag, unknown_name("result", name, known));
   }
   return {name, name == throughput || name.ends_with("speedup")};
 }

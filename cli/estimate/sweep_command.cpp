@@ -111,7 +111,7 @@ Request parse_request(const SweepCommand& o, const Globals& globals) {
   Request request{reports::parse_shard(o.shard, "--shard"), SweepGrid(spec, globals.catalog())};
   const std::vector<std::string> kinds{"ttft", "memory", "parts"};
   if (std::find(kinds.begin(), kinds.end(), o.plot_kind) == kinds.end()) {
-    throw Error("--plot-kind: " + std::string(unknown_name("kind", o.plot_kind, kinds).what()));
+    throw Error("--plot-kind", unknown_name("kind", o.plot_kind, kinds));
   }
   // All of this is found now and not after the sweep.
   // Rows of training are possible where a request may not be.

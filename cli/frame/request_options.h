@@ -66,7 +66,7 @@ auto parse_flag(const char* flag, const std::string& text, Parse parse) {
   try {
     return parse(text);
   } catch (const Error& e) {
-    throw Error(std::string(flag) + ": " + e.what());
+    throw Error(flag, e);
   }
 }
 

@@ -26,6 +26,10 @@ class Error : public std::runtime_error {
       : Error(std::string(where) + ": got " + std::string(found) + ", expected " +
               std::string(expected)) {}
 
+  /// "WHERE: " and what another error says, whose fault it keeps.
+  Error(std::string_view where, const Error& what)
+      : Error(std::string(where) + ": " + what.what(), what.fault()) {}
+
   Fault fault() const { return fault_; }
 
  private:

@@ -228,7 +228,7 @@ std::vector<std::string> JsonObject::keys() const {
 void JsonObject::reject_unknown_keys() const {
   for (const auto& [key, value] : json_->items()) {
     if (asked_.contains(key)) continue;
-    throw Error(place_ + ": " + unknown_name("key", key, {asked_.begin(), asked_.end()}).what());
+    throw Error(place_, unknown_name("key", key, {asked_.begin(), asked_.end()}));
   }
 }
 

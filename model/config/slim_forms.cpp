@@ -102,7 +102,7 @@ std::vector<LayerCaches> slim_layers(const Architecture& a, std::string_view opt
   static const std::vector<std::string> options{"auto",    "kcache",  "vcache", "xcache",
                                                 "encdec1", "encdec2", "hybrid"};
   if (std::find(options.begin(), options.end(), option) == options.end()) {
-    throw Error("method slim: " + std::string(unknown_name("option", option, options).what()));
+    throw Error("method slim", unknown_name("option", option, options));
   }
   const std::size_t count = a.decoder.layers.size();
   if (option == "auto" && !a.converted_for.empty()) return layer_caches(a);

@@ -258,7 +258,7 @@ double write_numbers(const StoredTensor& t, DType type, const Take& take, bool t
     try {
       write_blocks(type, numbers, blocks);
     } catch (const Error& e) {
-      throw Error(t.place() + ": " + e.what());
+      throw Error(t.place(), e);
     }
     error += squared_error(type, numbers, blocks);
     take(std::span<const float>(numbers), as_text(blocks));

@@ -277,8 +277,8 @@ Architecture read_config(const json& config, const std::string& name, const std:
   const std::string model_type = given.text("model_type");
   const Family* const family = find_family(model_type);
   if (family == nullptr) {
-    throw Error(given.place_of("model_type") + ": " +
-                unknown_name("model type", model_type, supported_model_types()).what());
+    throw Error(given.place_of("model_type"),
+                unknown_name("model type", model_type, supported_model_types()));
   }
   json named = with_first_names(changed, given, family->keys);
   if (family->keys.default_rope != nullptr && !rope_parameters(given)) {
@@ -315,7 +315,7 @@ Architecture read_config(const json& config, const std::string& name, const std:
   for (const ConfigOverride& o : overrides) {
     if (known.contains(o.key)) continue;
     const std::vector<std::string> names(known.begin(), known.end());
-    throw Error("--set " + o.key + ": " + unknown_name("config key", o.key, names).what());
+    throw Error("--set " + o.key, unknown_name("config key", o.key, names));
   }
   a.name = name;
   if (a.model_type.empty()) a.model_type = model_type;

@@ -196,8 +196,8 @@ json gguf_config(const GgufFile& file) {
     if (asks ? f.gguf.is_of(reader) : family == nullptr) family = &f;
   }
   if (family == nullptr) {
-    throw Error(file.file->path() + ": metadata general.architecture: " +
-                unknown_name("architecture", shortened(architecture), known).what());
+    throw Error(file.file->path() + ": metadata general.architecture",
+                unknown_name("architecture", shortened(architecture), known));
   }
   if (!metadata.flag_or(reader.key("attention.causal"), true)) {
     metadata.fail(reader.key("attention.causal"), "false",

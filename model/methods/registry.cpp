@@ -88,7 +88,7 @@ MethodSpec parse_method(std::string_view text) {
       const std::vector<std::string> known(method.options.begin(), method.options.end());
       if (known.empty())
         throw Error("method " + spec.name + " takes no options; got '" + key + "'");
-      throw Error("method " + spec.name + ": " + unknown_name("option", key, known).what());
+      throw Error("method " + spec.name, unknown_name("option", key, known));
     }
     for (const auto& [other, value] : spec.options) {
       if (other == key) throw Error("method " + spec.name + ": option '" + key + "' given twice");
@@ -172,7 +172,7 @@ std::string word_option(const MethodSpec& spec, std::string_view key,
                         const std::vector<std::string>& words) {
   const std::string word = text_option(spec, key, words.front());
   if (std::find(words.begin(), words.end(), word) != words.end()) return word;
-  throw Error("method " + spec.name + ": " + unknown_name(key, word, words).what());
+  throw Error("method " + spec.name, unknown_name(key, word, words));
 }
 
 double fraction_option(const MethodSpec& spec, std::string_view key,

@@ -34,7 +34,7 @@ std::vector<TokenId> TextEncoder::encode(const std::vector<std::filesystem::path
       const std::vector<TokenId> ids = tokenizer_->encode(text);
       tokens.insert(tokens.end(), ids.begin(), ids.end());
     } catch (const Error& e) {
-      throw Error(path.string() + ": " + e.what());
+      throw Error(path.string(), e);
     }
     if (!tokenizer_->end_of_text().empty()) tokens.push_back(tokenizer_->end_of_text().front());
   }

@@ -168,7 +168,7 @@ class Evaluation {
       const std::string& printed = row->text(name);
       return printed == value ? printed : printed + " (read " + value + ")";
     }
-    throw Error(file_ + ": " + unknown_name("filter", filter, {"catalog", "label"}).what());
+    throw Error(file_, unknown_name("filter", filter, {"catalog", "label"}));
   }
 
   std::string spell(const FormulaValue& value) const {
@@ -283,7 +283,7 @@ class Evaluation {
     if (found != quantities_.end()) return found->second(a);
     std::vector<std::string> known(over_rows.begin(), over_rows.end());
     for (const auto& [quantity, unused] : quantities_) known.push_back(quantity);
-    throw Error(here + ": " + unknown_name("quantity", name, known).what());
+    throw Error(here, unknown_name("quantity", name, known));
   }
 
   /// ("PAPER_..."): the value of a claim in the paper's text.

@@ -66,8 +66,7 @@ class RuleReader {
       } else if (cell_keys().contains(key)) {
         rule->cell[key] = text(v);
       } else {
-        throw Error(place_ + ": " +
-                    unknown_name("key", key, {cell_keys().begin(), cell_keys().end()}).what());
+        throw Error(place_, unknown_name("key", key, {cell_keys().begin(), cell_keys().end()}));
       }
     }
     if (rules != nullptr) add_rules(*rules, *rule);

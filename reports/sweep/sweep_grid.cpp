@@ -159,7 +159,7 @@ SweepGrid::SweepGrid(const SweepSpec& spec, const Catalog& catalog)
     try {
       engines_.push_back(roofline::load_engine(catalog_, name));
     } catch (const Error& e) {
-      throw Error(spec_.place_of("engine") + ": " + e.what());
+      throw Error(spec_.place_of("engine"), e);
     }
   }
   check_set();

@@ -155,7 +155,7 @@ Policy default_policy(const Engine& engine) {
   try {
     return parse_policy(rules->get<std::string>());
   } catch (const Error& e) {
-    throw Error("engine " + engine.name + ": scheduler.rules: " + e.what());
+    throw Error("engine " + engine.name + ": scheduler.rules", e);
   }
 }
 
@@ -375,7 +375,7 @@ ModelServer make_model_server(const Configuration& c, std::string_view scheduler
   try {
     s.check();
   } catch (const Error& e) {
-    throw Error(place + ": " + e.what());
+    throw Error(place, e);
   }
   Servers servers{std::move(s), clock, 1, p.dp};
   return {std::move(servers), m, p.devices()};

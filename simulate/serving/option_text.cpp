@@ -81,7 +81,7 @@ void OptionText::reject_unknown() const {
   for (const auto& [key, value] : values_) {
     if (asked_.contains(key)) continue;
     if (asked_.empty()) throw Error(place_, "options of '" + name_ + "'", "none");
-    throw Error(place_ + ": " + unknown_name("option", key, {asked_.begin(), asked_.end()}).what());
+    throw Error(place_, unknown_name("option", key, {asked_.begin(), asked_.end()}));
   }
 }
 

@@ -30,7 +30,7 @@ class OptionText {
       if (word == name_) return value;
       known.emplace_back(word);
     }
-    throw Error(place_ + ": " + unknown_name(what, name_, known).what());
+    throw Error(place_, unknown_name(what, name_, known));
   }
   bool has(std::string_view key) const { return find(key) != nullptr; }
   /// These throw Error: a value that is not right; a missing one if there is no fallback.

@@ -213,7 +213,7 @@ class CsvRequests : public RequestLines {
     arrival_ = column(name);
     if (arrival_ != none) return;
     if (!options_.arrival_column.empty()) {
-      throw Error(lines_.place() + ": " + unknown_name("arrival column", name, columns_).what());
+      throw Error(lines_.place(), unknown_name("arrival column", name, columns_));
     }
     std::vector<std::string> choice;
     for (const std::string& column : columns_) {

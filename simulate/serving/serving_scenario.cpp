@@ -97,7 +97,7 @@ void set_scheduler(std::string_view text, const std::string& place, SchedulerSet
   try {
     s.policy = parse_policy(o.name());
   } catch (const Error& e) {
-    throw Error(place + ": " + e.what());
+    throw Error(place, e);
   }
   for (const Setting& setting : settings) {
     if (!setting.is_of(s.policy)) continue;
@@ -140,7 +140,7 @@ ServingScenario parse_serving_scenario(const nlohmann::json& document, const std
   try {
     scenario.settings.policy = parse_policy(policy);
   } catch (const Error& e) {
-    throw Error(o.place_of("policy") + ": " + e.what());
+    throw Error(o.place_of("policy"), e);
   }
   o.whole("num_blocks");
   set_scheduler(o, scenario.settings);
@@ -156,7 +156,7 @@ ServingScenario parse_serving_scenario(const nlohmann::json& document, const std
   try {
     scenario.settings.check();
   } catch (const Error& e) {
-    throw Error(place + ": " + e.what());
+    throw Error(place, e);
   }
   return scenario;
 }

@@ -64,7 +64,7 @@ UnicodeRegex read_pattern(const JsonObject& part) {
 
 [[noreturn]] void unknown_type(const JsonObject& part, const std::string& type,
                                const std::vector<std::string>& known) {
-  throw Error(part.place() + ": " + unknown_name("type", type, known).what());
+  throw Error(part.place(), unknown_name("type", type, known));
 }
 
 /// One of some names.
@@ -77,7 +77,7 @@ Value read_name(const JsonObject& part, const char* key,
     if (text == name) return value;
     known.emplace_back(name);
   }
-  throw Error(part.place_of(key) + ": " + unknown_name("value", text, known).what());
+  throw Error(part.place_of(key), unknown_name("value", text, known));
 }
 
 NormalizerStep read_normalizer_step(const JsonObject& part, const std::string& type) {
