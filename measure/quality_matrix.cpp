@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <set>
 
@@ -10,6 +11,7 @@
 #include "model/base/error.h"
 #include "model/execute/machine_probe.h"
 #include "model/io/files/csv_writer.h"
+#include "model/io/files/file_fingerprint.h"
 #include "model/io/files/fnv_hash.h"
 #include "model/io/files/number_text.h"
 #include "model/methods/method.h"
@@ -252,10 +254,16 @@ std::string fingerprint_of(const Checkpoint& checkpoint, std::span<const Quality
                            std::span<const QualitySample> samples) {
   FnvHash hash;
   const auto add = [&](const std::string& text) { hash.add(text.c_str(), text.size() + 1); };
-  add(checkpoint.path().string());
+  add(file_fingerprint(checkpoint.path()));
   for (const QualityMethod& m : methods) {
     add(m.label(m.method));
-    add(checkpoint_of(m, checkpoint).path().string());
+    add(file_fingerprint(checkpoint_of(m, checkpoint).path()));
+    // Speculators, auxiliary models, predictors.
+    for (const MethodSpec& spec : parse_methods(m.method)) {
+      for (const auto& [key, value] : spec.options) {
+        if (std::filesystem::exists(value)) add(file_fingerprint(value));
+      }
+    }
   }
   for (const QualitySample& s : samples) {
     add(s.name);

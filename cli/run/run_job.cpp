@@ -12,6 +12,7 @@
 #include "model/execute/batch_order.h"
 #include "model/execute/machine_probe.h"
 #include "model/families/config_reader.h"
+#include "model/io/files/file_fingerprint.h"
 #include "search/placed_estimator.h"
 
 namespace kvcast::cli {
@@ -211,17 +212,16 @@ RunJob prepare_run(const RunOptions& o, const Globals& globals, const RunRanks* 
 }
 
 std::string common_text(const RunOptions& o, const RunJob& job, const Globals& globals) {
-  std::string random;
-  if (job.checkpoint.is_random()) {
-    const auto config = globals.catalog().find("models", "model", o.model);
-    random = o.random_weights + " " + file_fingerprint(config);
-  }
+  // Of random weights the shape and the seed.
+  const bool is_random = job.checkpoint.is_random();
+  const auto files =
+      is_random ? globals.catalog().find("models", "model", o.model) : job.checkpoint.path();
   return fmt::format(
       "{} {} {} {} {} {} {} {} {} {} {} '{}' {} '{}' {} {} '{}' {}", KVCAST_VERSION,
-      fingerprint(job.checkpoint), fingerprint(job.request.tokens), to_string(job.options.methods),
+      file_fingerprint(files), fingerprint(job.request.tokens), to_string(job.options.methods),
       o.attention, o.elementwise, o.dtype, o.weights, o.arithmetic + o.cache_dtype, o.output_len,
-      o.logits.empty(), random, o.count, o.chunk, o.skip_unread_rows, o.rounds,
-      to_string(o.parallelism.parallelism()),
+      o.logits.empty(), is_random ? o.random_weights : "", o.count, o.chunk, o.skip_unread_rows,
+      o.rounds, to_string(o.parallelism.parallelism()),
       fmt::join(job.options.share ? job.options.share->partition : std::vector<std::uint64_t>{},
                 "/"));
 }

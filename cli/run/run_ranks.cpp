@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include <fmt/format.h>
@@ -24,26 +22,6 @@ namespace {
 
 std::string command_for(std::uint64_t ranks) {
   return fmt::format("{} of them: mpirun -n {} kvcast run ...", ranks, ranks);
-}
-
-/// Adds size and evenly spread samples, so that large files are not read twice.
-void add_file(FnvHash& hash, const std::filesystem::path& file) {
-  constexpr std::uint64_t samples = 64;
-  constexpr std::uint64_t sample_bytes = 4096;
-  const std::string name = file.filename().string();
-  hash.add(name);
-  std::error_code ec;
-  const std::uint64_t size = std::filesystem::file_size(file, ec);
-  hash.add(&size, sizeof size);
-  std::ifstream in(file, std::ios::binary);
-  std::vector<char> bytes(sample_bytes);
-  const std::uint64_t step = std::max(sample_bytes, size / samples);
-  for (std::uint64_t first = 0; first < size; first += step) {
-    in.seekg(static_cast<std::streamoff>(first));
-    in.read(bytes.data(), static_cast<std::streamsize>(sample_bytes));
-    hash.add(bytes.data(), static_cast<std::size_t>(in.gcount()));
-    in.clear();
-  }
 }
 
 }  // namespace
@@ -180,30 +158,6 @@ void RunRanks::fail(const std::exception& e) {
   if (!request) say_held();
   std::fprintf(stderr, "kvcast: %s\n", e.what());
   mpi_->abort(request ? exit_wrong_request : exit_failed);
-}
-
-std::string file_fingerprint(const std::filesystem::path& file) {
-  FnvHash hash;
-  add_file(hash, file);
-  return hash.text();
-}
-
-std::string fingerprint(const Checkpoint& checkpoint) {
-  if (checkpoint.is_random()) return checkpoint.architecture().name;
-  namespace fs = std::filesystem;
-  std::vector<fs::path> files;
-  if (fs::is_directory(checkpoint.path())) {
-    for (const auto& entry : fs::directory_iterator(checkpoint.path())) {
-      const std::string ending = entry.path().extension().string();
-      if (ending == ".json" || ending == ".safetensors") files.push_back(entry.path());
-    }
-    std::sort(files.begin(), files.end());
-  } else {
-    files.push_back(checkpoint.path());
-  }
-  FnvHash hash;
-  for (const fs::path& file : files) add_file(hash, file);
-  return hash.text();
 }
 
 std::string fingerprint(const std::vector<std::vector<execute::TokenId>>& tokens) {

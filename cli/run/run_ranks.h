@@ -2,7 +2,6 @@
 #pragma once
 
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -81,11 +80,7 @@ std::vector<MethodSpec> with_ranks_of_mpirun(std::vector<MethodSpec> methods,
 /// has bound it to, or its part of all processors where it is not bound.
 int rank_threads(int asked, const RunRanks* ranks = nullptr);
 
-/// A fingerprint of a file's name, size and samples.
-std::string file_fingerprint(const std::filesystem::path& file);
-/// Of a checkpoint, which must be the same on all ranks: names, sizes and samples of its files.
-std::string fingerprint(const Checkpoint& checkpoint);
-/// The same of a list of numbers.
+/// Tells lists of numbers apart.
 std::string fingerprint(const std::vector<std::vector<execute::TokenId>>& tokens);
 
 /// `spread`: each has a part of the model, and of the cache.

@@ -20,6 +20,7 @@
 #include "model/base/order_statistics.h"
 #include "model/base/quantity.h"
 #include "model/base/stopwatch.h"
+#include "model/io/files/file_fingerprint.h"
 
 namespace kvcast::cli {
 namespace {
@@ -182,7 +183,8 @@ void run(const TrainOptions& o, const Globals& globals) {
     std::error_code ec;
     fs::create_directories(o.output, ec);
     if (ec) throw Error("--output: " + o.output + ": " + ec.message());
-    return job->common.dump() + fingerprint(job->base) + job->before.value_or("").string();
+    return job->common.dump() + file_fingerprint(job->base.path()) +
+           job->before.value_or("").string();
   };
   if (ranks == nullptr) {
     prepare(globals);

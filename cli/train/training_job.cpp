@@ -19,6 +19,7 @@
 #include "model/convert/prune_conversion.h"
 #include "model/execute/generate.h"
 #include "model/execute/machine_probe.h"
+#include "model/io/files/file_fingerprint.h"
 #include "model/io/files/number_text.h"
 #include "model/record/recording.h"
 
@@ -341,9 +342,8 @@ std::unique_ptr<TrainingJob> prepare_training(const TrainOptions& o, const Globa
   ordered_json common = settings_json(o, settings, seq_len);
   common["tokens"] = windows.fingerprint();
   // Its name may stand for another one by now.
-  common["base_model"] = start.is_random()
-                             ? file_fingerprint(globals.catalog().find("models", "model", o.model))
-                             : fingerprint(start);
+  common["base_model"] = file_fingerprint(
+      start.is_random() ? globals.catalog().find("models", "model", o.model) : start.path());
   if (before) check_same_settings(*before, common);
   std::optional<TokenWindows> validation;
   if (!o.validation_text.empty()) {

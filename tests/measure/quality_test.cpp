@@ -1,4 +1,6 @@
+#include <atomic>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <set>
@@ -290,6 +292,40 @@ TEST_CASE("quality: a row's KL divergence is that of the two sessions' first log
   CHECK(table[1].number("kl_nats") == near(kl).epsilon(1e-5));
   CHECK(table[1].number("cross_entropy_nats") ==
         near(loss_of(q, samples[0].continuation[0])).epsilon(1e-5));
+}
+
+TEST_CASE("quality: rows of weights that have changed since are not resumed") {
+  namespace fs = std::filesystem;
+  const TestFolder folder;
+  const fs::path base = folder / "base";
+  const fs::path speculator = folder / "speculator";
+  for (const fs::path& to : {base, speculator}) fs::copy(checkpoint_folder, to);
+  const auto flip_last_bit = [](const fs::path& model) {
+    std::fstream file(model / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-1, std::ios::end);
+    const int byte = file.get();
+    file.seekp(-1, std::ios::end);
+    file.put(static_cast<char>(byte ^ 1));
+  };
+  const auto text = ids(60);
+  const auto samples = text_samples(text, {}, "ids", {.prompt_len = 8, .continuation_len = 3}, 2);
+  const auto list =
+      methods({"specprefill:keep=0.5,lookahead=1,speculator=" + speculator.string()}, {});
+  const auto run = [&](std::uint64_t rows) {
+    std::atomic<bool> stop = false;
+    QualityOptions o{folder / "q.csv"};
+    o.stop = &stop;
+    o.on_progress = [&](std::uint64_t done, std::uint64_t, std::uint64_t) { stop = done == rows; };
+    return measure_quality(Checkpoint(base), list, samples, o);
+  };
+  CHECK(run(1).rows_written == 1);
+  for (const fs::path& changed : {base, speculator}) {
+    CAPTURE(changed);
+    flip_last_bit(changed);
+    CHECK(message_of([&] { run(2); }).find("--restart") != std::string::npos);
+    flip_last_bit(changed);
+  }
+  CHECK(run(2).rows_resumed == 1);
 }
 
 TEST_CASE("quality: an interrupted run goes on, and its rows stay as they are") {
