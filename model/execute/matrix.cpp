@@ -30,10 +30,8 @@ constexpr std::size_t window_rows = 24;
 /// Inputs of a tile that are multiplied at a time, so that a panel of 8 or 16 outputs (24 KiB), or
 /// 64 (96 KiB), stays in the first-level or second-level cache for all rows of the tile.
 constexpr std::size_t window_inputs = 384;
-/// Most rows for which a group's weights are unpacked once.
-constexpr std::size_t most_group_rows = 240;
-/// The same in narrow arithmetic, where unpacking is the larger part: sums are 256 KiB.
-constexpr std::size_t most_narrow_rows = 1024;
+/// Most rows for which a group's weights are unpacked once: sums are 256 KiB.
+constexpr std::size_t most_group_rows = 1024;
 constexpr std::size_t narrow_tile_rows = 2 * narrow_rows;
 /// A panel of bf16 is 96 KiB, which the second-level cache holds beside the sums.
 constexpr std::size_t narrow_window_inputs = 768;
@@ -343,9 +341,7 @@ void Matrix::multiply_tiles(const Rows& rows, float* y, const float* bias) const
   const auto wanted = pieces_of_thread * static_cast<std::size_t>(omp_get_max_threads());
   const bool unpacked = dtype_ != DType::FP32 || rows.arithmetic != Arithmetic::FP32;
   const std::size_t most =
-      unpacked ? std::clamp<std::size_t>(tiles * groups / wanted, 1,
-                                         (narrow ? most_narrow_rows : most_group_rows) / tile)
-               : 1;
+      unpacked ? std::clamp<std::size_t>(tiles * groups / wanted, 1, most_group_rows / tile) : 1;
   const std::size_t runs = (tiles + most - 1) / most;
   const std::size_t together = (tiles + runs - 1) / runs * tile;
 #pragma omp parallel for schedule(static)
