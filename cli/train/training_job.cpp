@@ -37,9 +37,13 @@ bool is_gguf(const fs::path& file) { return file.extension() == ".gguf"; }
 double parse_share(const std::string& text, const char* flag) {
   return parse_flag(flag, text, [&](const std::string& t) {
     double value = 0;
-    if (!parse_number(t, value) || !(value >= 0) || value > std::numeric_limits<float>::max()) {
+    using Fp32 = std::numeric_limits<float>;
+    if (!parse_number(t, value) || !(value >= 0) || value > Fp32::max()) {
       throw Error("got '" + t +
                   "', expected a finite number of at least 0, and at most fp32's largest");
+    }
+    if (value > 0 && value < Fp32::min()) {
+      throw Error("got '" + t + "', which is 0 in fp32, expected a larger number");
     }
     return value;
   });
