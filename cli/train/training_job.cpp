@@ -43,7 +43,7 @@ double parse_share(const std::string& text, const char* flag) {
                   "', expected a finite number of at least 0, and at most fp32's largest");
     }
     if (value > 0 && value < Fp32::min()) {
-      throw Error("got '" + t + "', which is 0 in fp32, expected a larger number");
+      throw Error("got '" + t + "', which is below fp32's smallest, expected a larger number");
     }
     return value;
   });
