@@ -81,6 +81,11 @@ def _is_list(value):
     return value.ndim > 0 if hasattr(value, "ndim") else isinstance(value, Iterable)
 
 
+def _is_config(value):
+    """Those of transformers 5 can be gone through like lists; a column of pandas has to_dict too."""
+    return hasattr(value, "to_dict") and not isinstance(value, Mapping) and not hasattr(value, "ndim")
+
+
 def _text(value):
     """A value as the command line has it; lists of lists are separated by semicolons."""
     if _is_list(value):
@@ -139,7 +144,7 @@ class _Files:
 
     def path_of(self, keyword, value):
         """The value, or the path of a file with it."""
-        if hasattr(value, "to_dict") and not isinstance(value, Mapping):
+        if _is_config(value):
             value = value.to_dict()
         if not isinstance(value, Mapping):
             return value
@@ -211,7 +216,7 @@ def _words(command, positional, keywords, files):
         if keyword.endswith("prompt") and not isinstance(value, (str, bytes)):
             raise Error(f"{flag}: got {value!r}, expected a text")
         if keyword in ("model", "hardware", "base", "auxiliary", "platform"):
-            if _is_list(value):
+            if _is_list(value) and not _is_config(value):
                 value = [files.path_of(keyword, one) for one in value]
             else:
                 value = files.path_of(keyword, value)

@@ -114,6 +114,9 @@ def test_a_config_may_be_a_dict_or_have_to_dict(program):
         def to_dict(self):
             return dict(config, _name_or_path="someone/llama_mha")
 
+        def __iter__(self):  # as those of transformers 5
+            return iter(config)
+
     expected = program.json("estimate", "--model", path, "--hardware", "a100-80gb")
     by_dict = kvcast.estimate(model=config, hardware="a100-80gb").to_dict()
     by_object = kvcast.estimate(model=Config(), hardware="a100-80gb").to_dict()
