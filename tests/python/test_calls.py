@@ -138,7 +138,9 @@ def test_ctrl_c_ends_a_call_and_the_next_one_works(call):
         "print(kvcast.simulate_prefill(model='llama-7b', hardware='a100-80gb', devices=2,"
         " link_gb_per_s=50, schedule='kvr').ttft_s > 0)\n"
     )
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    # A shell's background jobs ignore Ctrl-C.
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     assert child.stdout.readline() == "ready\n"
     time.sleep(1.5)
     child.send_signal(signal.SIGINT)
