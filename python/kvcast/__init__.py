@@ -360,7 +360,8 @@ def partition_search(model=None, hardware=None, **flags):
 
 
 def partition_table(model=None, hardware=None, **flags):
-    """Such splits over prompt lengths: `kvcast partition table`."""
+    """Such splits over prompt lengths: `kvcast partition table`. Returns settings and entries: context
+    [tokens], devices, partition_tokens [tokens of each device], ttft_s [s], ..."""
     return command("partition table", model=model, hardware=hardware, **flags)
 
 
@@ -370,33 +371,42 @@ def partition_lookup(*positional, **flags):
 
 
 def choose_slim(model=None, hardware=None, **flags):
-    """Slim attention's options, ranked: `kvcast choose slim`."""
+    """Slim attention's options, ranked: `kvcast choose slim`. Returns rows: method, tpot_s, ttft_s [s],
+    tpot_speedup, kv_cache_bytes, peak_memory_bytes [bytes], fits, ..."""
     return command("choose slim", model=model, hardware=hardware, **flags)
 
 
 def choose_mlkv(model=None, hardware=None, **flags):
-    """MLKV's layers and heads, ranked: `kvcast choose mlkv`."""
+    """MLKV's layers and heads, ranked: `kvcast choose mlkv`. Returns rows: kv_layers, kv_heads,
+    kv_cache_bytes, peak_memory_bytes [bytes], largest_batch, tpot_s [s], ..."""
     return command("choose mlkv", model=model, hardware=hardware, **flags)
 
 
 def choose_keep_rate(model=None, hardware=None, **flags):
-    """How much of the prompt to keep: `kvcast choose keep-rate`."""
+    """How much of the prompt to keep: `kvcast choose keep-rate`. flags: speculator=MODEL, and keep or
+    target_speedup. Returns choice and rows: keep, kept_tokens, ttft_s [s], ttft_speedup, overhead_s
+    [s], kv_cache_bytes [bytes], fits."""
     return command("choose keep-rate", model=model, hardware=hardware, **flags)
 
 
 def choose_frontier(model=None, hardware=None, **flags):
     """The choices of a sweep that nothing else beats: `kvcast choose frontier`. Axes as in `sweep`;
-    goals=["ttft_s", "peak_memory_bytes"], limits={"ttft_s": 2}."""
+    goals=["ttft_s", "peak_memory_bytes"], limits={"ttft_s": 2}. Returns rows, with the columns
+    of `sweep` and on_front, and those that are rejected."""
     return command("choose frontier", model=model, hardware=hardware, **flags)
 
 
 def choose_devices(model=None, hardware=None, **flags):
-    """How many devices and which parallelism: `kvcast choose devices`."""
+    """How many devices and which parallelism: `kvcast choose devices`. Returns devices and rows:
+    devices, ttft_s [s], ttft_speedup, peak_memory_bytes [bytes], fits, partition_tokens [tokens of
+    each device], ..."""
     return command("choose devices", model=model, hardware=hardware, **flags)
 
 
 def choose_serving(model=None, hardware=None, **flags):
-    """A server's options under an objective: `kvcast choose serving`."""
+    """A server's options under an objective: `kvcast choose serving`. slo={"ttft": s, "tpot": s}.
+    Returns rows: server, scheduler, devices, max_rate [requests/s], ttft_mean_s, tpot_mean_s [s],
+    on_front, ..."""
     return command("choose serving", model=model, hardware=hardware, **flags)
 
 

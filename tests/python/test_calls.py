@@ -168,6 +168,9 @@ def _seconds(work):
     return time.perf_counter() - started
 
 
+@pytest.mark.parametrize("name", [n for n in kvcast.__all__ if n.startswith(("choose", "partition_t"))])
+def test_docstrings_say_what_is_returned(name):
+    assert "Returns" in getattr(kvcast, name).__doc__
 
 
 def test_an_empty_value_takes_no_other_flag(tmp_path, monkeypatch):
