@@ -31,7 +31,11 @@ std::string clock(double seconds) {
 /// "[#####.....]  50.0 %  1.2 M points/s  0:42 left": one line, without color.
 std::string progress_line(std::uint64_t done, std::uint64_t done_before, std::uint64_t total,
                           double elapsed_s, std::string_view facts) {
-  const double share = total == 0 ? 1 : static_cast<double>(done) / static_cast<double>(total);
+  if (total == 0) {
+    const double rate = elapsed_s > 0 ? static_cast<double>(done) / elapsed_s : 0;
+    return fmt::format("{} done  {}/s", done, format_count(rate));
+  }
+  const double share = static_cast<double>(done) / static_cast<double>(total);
   const auto filled =
       std::min(bar_width, static_cast<std::size_t>(share * static_cast<double>(bar_width)));
   std::string line = fmt::format("[{}{}] {:5.1f} %", std::string(filled, '#'),
@@ -47,10 +51,13 @@ std::string progress_line(std::uint64_t done, std::uint64_t done_before, std::ui
 
 }  // namespace
 
-ProgressBar::ProgressBar(bool quiet)
-    : active_(!quiet && ::isatty(STDERR_FILENO) != 0 && !is_dumb_terminal()) {
-  hold_no_more();
+bool ProgressBar::is_shown(bool quiet) {
+  if (quiet) return false;
+  if (std::getenv("KVCAST_PROGRESS") != nullptr) return true;
+  return ::isatty(STDERR_FILENO) != 0 && !is_dumb_terminal();
 }
+
+ProgressBar::ProgressBar(bool quiet) : active_(is_shown(quiet)) { hold_no_more(); }
 
 ProgressBar::~ProgressBar() {
   if (drawn_) std::fputs("\r\033[K", stderr);
@@ -58,10 +65,13 @@ ProgressBar::~ProgressBar() {
 
 void ProgressBar::draw(std::uint64_t done, std::uint64_t done_before, std::uint64_t total,
                        double elapsed_s, std::string_view facts) {
-  if (!active_) return;
+  constexpr double interval_s = 0.1;
+  if (!active_ || (drawn_ && done != total && elapsed_s < drawn_at_s_ + interval_s)) return;
   std::fprintf(stderr, "\r%s\033[K",
                progress_line(done, done_before, total, elapsed_s, facts).c_str());
+  std::fflush(stderr);
   drawn_ = true;
+  drawn_at_s_ = elapsed_s;
 }
 
 }  // namespace kvcast::cli

@@ -271,14 +271,18 @@ void run_serving(const ServingOptions& o, const Globals& globals) {
   if (!o.csv.empty()) rows.emplace(csv_target(o.csv));
   reports::ServingLog log;
   const bool logs = !o.trace.empty() || !o.plot.empty();
+  // Where nobody looks, warnings wait: a line of the trace may yet be wrong.
+  std::optional<ProgressBar> bar;
+  if (ProgressBar::is_shown(globals.quiet)) bar.emplace(globals.quiet);
+  const Stopwatch stopwatch;
+  std::uint64_t ended = 0;
   simulate::ServingWatch watch;
   if (logs) watch.on_step = [&](const simulate::ServedStep& s) { log.step(s); };
-  if (rows || logs) {
-    watch.on_finished = [&](const simulate::Sequence& s) {
-      if (rows) rows->finished(s);
-      if (logs) log.finished(s);
-    };
-  }
+  watch.on_finished = [&](const simulate::Sequence& s) {
+    if (rows) rows->finished(s);
+    if (logs) log.finished(s);
+    if (bar) bar->draw(++ended, 0, 0, stopwatch.seconds());
+  };
   constexpr std::uint64_t most_told = 3;
   std::uint64_t told = 0;
   watch.on_rejected = [&](const simulate::ServingRequest& r, const std::string& reason) {
@@ -286,6 +290,7 @@ void run_serving(const ServingOptions& o, const Globals& globals) {
     if (told++ < most_told) globals.warn(fmt::format("request {} is rejected: {}", r.id, reason));
   };
   const simulate::ServingTimes times = serve(setup.serving, *requests, objective.slo, watch);
+  bar.reset();
   if (told > most_told) globals.warn(fmt::format("{} more are rejected", told - most_told));
   if (rows) rows->flush();
   if (!o.trace.empty()) log.write_trace(o.trace);

@@ -53,6 +53,9 @@ def _load():
 
 _core = _load()
 __version__ = _core.build_facts().split()[1]
+# Standard error is no terminal in a notebook, but goes to the cell.
+if "ipykernel" in sys.modules:
+    os.environ.setdefault("KVCAST_PROGRESS", "1")
 _data = Path(__file__).with_name("data")
 _log = logging.getLogger("kvcast")
 _takes_values = 2

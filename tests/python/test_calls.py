@@ -271,3 +271,22 @@ def test_stubs_name_what_there_is():
     for name in kvcast.__all__:
         assert f"def {name}(" in stub or f"class {name}(" in stub or f" as {name}\n" in stub, name
     assert kvcast.__version__[0].isdigit()
+
+
+def test_a_notebook_shows_progress_which_a_pipe_does_not():
+    code = """
+import sys, types
+if sys.argv[1] == "notebook":
+    sys.modules["ipykernel"] = types.ModuleType("ipykernel")
+import kvcast
+kvcast.simulate_serving(model="llama-3.1-8b", hardware="h100-sxm", engine="vllm",
+                        arrivals="poisson:rate=8", prompt_lens=1000, output_lens=20, num_requests=50)
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "KVCAST_PROGRESS"}
+    shown = {}
+    for where in ("notebook", "pipe"):
+        ran = subprocess.run([sys.executable, "-c", code, where], env=environment, check=True,
+                             capture_output=True, text=True)
+        shown[where] = ran.stderr
+    assert "1 done" in shown["notebook"]
+    assert shown["pipe"] == ""
