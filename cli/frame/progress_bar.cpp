@@ -32,6 +32,7 @@ std::string clock(double seconds) {
 std::string progress_line(std::uint64_t done, std::uint64_t done_before, std::uint64_t total,
                           double elapsed_s, std::string_view facts) {
   if (total == 0) {
+    if (!facts.empty()) return std::string(facts);
     const double rate = elapsed_s > 0 ? static_cast<double>(done) / elapsed_s : 0;
     return fmt::format("{} done  {}/s", done, format_count(rate));
   }

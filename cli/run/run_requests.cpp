@@ -1,6 +1,7 @@
 #include "cli/run/run_requests.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -131,7 +132,7 @@ void run_requests(const RunOptions& o, const RunRequestsFlags& flags, const Glob
   std::optional<simulate::StepTimesFile> times_file;
   if (!flags.steps.empty()) times_file.emplace(flags.steps);
   reports::ServingLog log;
-  ProgressBar bar(globals.quiet);
+  std::optional<ProgressBar> bar(std::in_place, globals.quiet);
   const Stopwatch watch;
   std::uint64_t ended = 0;
   simulate::ServingWatch told;
@@ -146,7 +147,7 @@ void run_requests(const RunOptions& o, const RunRequestsFlags& flags, const Glob
       rows->flush();
     }
     if (!flags.trace.empty()) log.finished(s);
-    bar.draw(++ended, 0, 0, watch.seconds());
+    bar->draw(++ended, 0, 0, watch.seconds());
   };
   told.on_rejected = [&](const simulate::ServingRequest& r, const std::string& reason) {
     steps->rejected(r);
@@ -154,6 +155,7 @@ void run_requests(const RunOptions& o, const RunRequestsFlags& flags, const Glob
     globals.warn(fmt::format("request {} is rejected: {}", r.id, reason));
   };
   const simulate::ServingTimes times = serve(setup, *requests, objective.slo, told);
+  bar.reset();  // its line, before the result is printed
   if (rows) rows->flush();
   if (times_file) times_file->commit();
   if (!flags.trace.empty()) log.write_trace(flags.trace);

@@ -1,6 +1,7 @@
 #include "cli/simulate/serving_command.h"
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -185,14 +186,21 @@ void find_max_rate(const ServingOptions& o, const Objective& objective, const Gl
   search::RateSearch search;
   search.attainment = objective.attainment;
   search.first_rate = o.first_rate;
+  std::optional<ProgressBar> bar(std::in_place, globals.quiet);
   const Stopwatch watch;
-  ProgressBar bar(globals.quiet);
+  std::mutex one_draws;  // rates are tried side by side
+  std::uint64_t rates = 0;
   const search::RateFound found = search::find_max_rate(search, [&](double rate) {
     Setup setup = make_setup(o, globals);
     const auto requests = o.workload.open(rate);
     use_blocks(setup.serving, requests->block_tokens());
-    return serve(setup.serving, *requests, objective.slo);
+    const simulate::ServingTimes times = serve(setup.serving, *requests, objective.slo);
+    const std::lock_guard lock(one_draws);
+    ++rates;
+    bar->draw(rates, 0, 0, watch.seconds(), fmt::format("rates tried: {}", rates));
+    return times;
   });
+  bar.reset();
   const simulate::ServingTimes& slowest = found.tried.front().times;
   if (slowest.rejected > 0) globals.warn(slowest.rejection());
   if (!found.is_limit) {

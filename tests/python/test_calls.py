@@ -281,6 +281,9 @@ if sys.argv[1] == "notebook":
 import kvcast
 kvcast.simulate_serving(model="llama-3.1-8b", hardware="h100-sxm", engine="vllm",
                         arrivals="poisson:rate=8", prompt_lens=1000, output_lens=20, num_requests=50)
+kvcast.simulate_serving(model="llama-3.1-8b", hardware="h100-sxm", engine="vllm", slo={"ttft": 1},
+                        arrivals="poisson:rate=8", prompt_lens=1000, output_lens=20, num_requests=50,
+                        find_max_rate=True)
 """
     environment = {k: v for k, v in os.environ.items() if k != "KVCAST_PROGRESS"}
     shown = {}
@@ -289,4 +292,5 @@ kvcast.simulate_serving(model="llama-3.1-8b", hardware="h100-sxm", engine="vllm"
                              capture_output=True, text=True)
         shown[where] = ran.stderr
     assert "1 done" in shown["notebook"]
-    assert shown["pipe"] == ""
+    assert "rates tried: 1" in shown["notebook"]
+    assert "tried" not in shown["pipe"] and "done" not in shown["pipe"]
