@@ -27,6 +27,9 @@ constexpr std::size_t cache_per_outputs = 16;
 /// Rows of keys and values that lie apart are multiplied where they lie, unless fewer are side by
 /// side: those of a piece are copied together first.
 constexpr std::size_t shortest_run = 8;
+/// Rows of keys or values that are multiplied before the next are asked for: a core waits when it
+/// asks for many lines at once.
+constexpr std::size_t rows_between_asks = 16;
 /// Columns of wide values that are multiplied at a time.
 constexpr std::size_t value_columns = 64;
 /// Work on fewer numbers is not worth waking a second thread.
@@ -161,6 +164,8 @@ class Stretch {
           product.b = keys[j] + l.kv_offset(head + r);
           product.c = scores_ + r * max_piece + j;
           multiply_block_transposed(product);
+          next_keys.ask_for(count * l.kv_stride * together / l.num_heads / 2);
+          next_values.ask_for(count * v.kv_stride * together / l.num_heads / 2);
         });
         r += together;
       }
@@ -175,24 +180,24 @@ class Stretch {
       // Wide values take long: a little of the next piece is asked for with each of their parts.
       const std::size_t asks = v.head_dim < 2 * value_columns ? 1 : v.head_dim / value_columns;
       for (std::size_t i = 0; i < asks; ++i) {
-        next_keys.ask_for(n * l.kv_stride * rows / l.num_heads / asks);
-        next_values.ask_for(n * v.kv_stride * rows / l.num_heads / asks);
         const std::size_t column = i * value_columns;
         const std::size_t columns = i + 1 < asks ? value_columns : v.head_dim - column;
         for_runs(all_values, n, [&](std::size_t j, std::size_t count) {
           add_values(scores_ + j, rows, all_values[j] + v.kv_offset(head) + column, v.kv_stride,
                      v.head_dim, columns, count, outs + head * v.head_dim + column);
+          next_keys.ask_for(count * l.kv_stride * rows / l.num_heads / asks / 2);
+          next_values.ask_for(count * v.kv_stride * rows / l.num_heads / asks / 2);
         });
       }
       head += rows;
     }
   }
 
-  /// f(first, count) for those of the first n rows that lie one after another.
+  /// f(first, count) for some of the first n rows that lie one after another.
   template <typename F>
   static void for_runs(const KeyRows& rows, std::size_t n, F f) {
     for (std::size_t j = 0; j < n;) {
-      const std::size_t end = rows.run_end(j, n);
+      const std::size_t end = std::min(j + rows_between_asks, rows.run_end(j, n));
       f(j, end - j);
       j = end;
     }
@@ -264,14 +269,17 @@ void attend_one(const Call& call, const Attention& a, std::span<const SequencePa
     const std::size_t seen = visible.end - visible.first;
     const std::size_t wanted = std::clamp(seen * stride / (cache_per_outputs * l.num_heads * width),
                                           min_stretches, max_stretches);
-    const std::size_t wished = pieces_of(seen, pieces_of(pieces_of(seen, wanted), piece) * piece);
-    // As long as one another, so that threads share them evenly.
-    const std::size_t stretch = padded(pieces_of(seen, wished));
+    const std::size_t whole = pieces_of(seen, pieces_of(pieces_of(seen, wanted), piece) * piece);
+    // So many that threads, mostly a power of two, share them evenly.
+    const std::size_t stretches = pieces_of(whole, min_stretches) * min_stretches;
     items_before.push_back(items.size());
-    for (std::size_t j = visible.first; j < visible.end; j += stretch) {
-      const std::size_t end = std::min(j + stretch, visible.end);
-      items.push_back({&sequence, {j, end}, visible.end, all_keys});
-      all_keys += end - j;
+    std::size_t begin = visible.first;
+    for (std::size_t i = 1; i <= stretches; ++i) {
+      const std::size_t end = std::min(visible.first + padded(seen * i / stretches), visible.end);
+      if (begin == end) continue;
+      items.push_back({&sequence, {begin, end}, visible.end, all_keys});
+      all_keys += end - begin;
+      begin = end;
     }
     most_keys = std::max(most_keys, sequence.keys);
   }
@@ -295,7 +303,8 @@ void attend_one(const Call& call, const Attention& a, std::span<const SequencePa
     float* const room = rooms.empty() ? nullptr : rooms[thread].get();
     for (std::size_t i = 0; i < items.size(); ++i) {
       const Item& item = items[i];
-      if (item.keys_before * threads / all_keys != thread) continue;
+      const std::size_t middle = 2 * item.keys_before + item.keys.end - item.keys.first;
+      if (middle * threads / (2 * all_keys) != thread) continue;
       Stretch(call, a, *item.sequence, room)
           .attend(item.keys.first, item.keys.end, item.end_of_all, piece, &parts[i * l.num_heads],
                   outs.get() + i * l.num_heads * width);
