@@ -29,8 +29,8 @@ inline constexpr std::uint64_t ridge_rows[] = {8, 16, 32};
 /// The shortest prompt.
 inline constexpr std::uint64_t short_prompt = rows_of_prefill[0];
 /// Cache slots of the decode steps: far more than the caches of a core hold.
-inline constexpr std::uint64_t decode_slots = 2048;
-inline constexpr std::uint64_t decode_batch = 4;
+inline constexpr std::uint64_t decode_slots = 1024;
+inline constexpr std::uint64_t decode_batch = 1;
 
 /// Names of the rates of products, in turn in each arithmetic.
 struct ProductArithmetic {
