@@ -352,7 +352,10 @@ def simulate_serving(model=None, hardware=None, **flags):
 
 
 def simulate_collective(**flags):
-    """An exchange of messages among devices: `kvcast simulate collective`."""
+    """An exchange of messages among devices: `kvcast simulate collective`. flags:
+    operation="all_reduce", devices, platform, bytes [a list, or text such as "1 MiB"], library.
+    Returns rows: bytes, time_s, speed_of_light_s [s], algorithm, measured, bus_bytes_per_s
+    [bytes/s]."""
     return command("simulate collective", **flags)
 
 
@@ -369,7 +372,9 @@ def partition_table(model=None, hardware=None, **flags):
 
 
 def partition_lookup(*positional, **flags):
-    """A split interpolated from a table: `kvcast partition lookup`."""
+    """A split interpolated from a table: `kvcast partition lookup`. flags: table=FILE of
+    `partition_table`, devices, prompt_len [tokens], verify=True. Returns partition_tokens,
+    partition_boundaries [tokens], ttft_s, lower_bound_s [s], ..."""
     return command("partition lookup", *positional, **flags)
 
 
@@ -414,27 +419,36 @@ def choose_serving(model=None, hardware=None, **flags):
 
 
 def convert_slim(source, output, **flags):
-    """A checkpoint for Slim attention: `kvcast convert slim IN OUT`."""
+    """A checkpoint for Slim attention: `kvcast convert slim IN OUT`. flags: option="auto",
+    max_error=0.01, calibration_prompt=TEXT, ... Returns layers (chosen, relative_error), logit_error,
+    kv_cache_ratio, ..."""
     return command("convert slim", source, output, **flags)
 
 
 def convert_mlkv(source, output, **flags):
-    """A checkpoint with shared KV heads: `kvcast convert mlkv IN OUT`."""
+    """A checkpoint with shared KV heads: `kvcast convert mlkv IN OUT`. flags: kv_layers, kv_heads,
+    merge="mean", widen="preserve". Returns owners [the layers that keep keys and values],
+    merged_layers, parameters_after, kv_cache_ratio, ..."""
     return command("convert mlkv", source, output, **flags)
 
 
 def convert_prune(source, output, **flags):
-    """A checkpoint with fewer layers: `kvcast convert prune IN OUT`."""
+    """A checkpoint with fewer layers: `kvcast convert prune IN OUT`. flags: keep=0.5 [share of the
+    layers] or [0, 1, 5]. Returns kept_layers, parameters_after, kv_cache_ratio, ..."""
     return command("convert prune", source, output, **flags)
 
 
 def convert_quantize(source, output, **flags):
-    """A checkpoint in another element type: `kvcast convert quantize IN OUT`."""
+    """A checkpoint in another element type: `kvcast convert quantize IN OUT`. flags: type="q8_0",
+    "q4_0", "q4_k_m", "bf16" or "fp16"; allow_requantize. Returns bytes_before, bytes_after [bytes],
+    types (from, to, tensors, mean_squared_error), ..."""
     return command("convert quantize", source, output, **flags)
 
 
 def convert_kvp(*positional, **flags):
-    """A checkpoint for KV Prediction: `kvcast convert kvp`."""
+    """A checkpoint for KV Prediction: `kvcast convert kvp OUT`. flags: base, auxiliary, and fit=FILE or
+    identity=True; window=512 [tokens], ... Returns layer_map, fitted_tokens, layers and positions
+    (errors of held-out keys and values), parameters, ..."""
     return command("convert kvp", *positional, **flags)
 
 
@@ -480,12 +494,13 @@ def hardware_list():
 
 
 def engine_show(engine, **flags):
-    """One engine: `kvcast engine show`."""
+    """One engine: `kvcast engine show`. Returns version, attention, launches [the operators that
+    one kernel computes], times of the host and rules of the scheduler as text with their units, sources, ..."""
     return command("engine show", engine, **flags)
 
 
 def engine_list():
-    """The engines, a row each: `kvcast engine list`."""
+    """The engines, a row each: `kvcast engine list`: name, description, versions, attention."""
     return command("engine list")
 
 

@@ -14,7 +14,6 @@ _Model = Union[str, PathLike[str], Mapping[str, Any], _HasToDict]
 _Hardware = Union[str, PathLike[str], Mapping[str, Any]]
 
 __version__: str
-__all__: list[str]
 
 class Error(ValueError): ...
 class RunError(RuntimeError): ...
