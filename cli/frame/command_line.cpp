@@ -81,6 +81,12 @@ std::string in_our_words(const std::string& complaint, const CLI::App& command) 
   if (complaint == "A subcommand is required") {
     return "a command is missing; see " + full_name(command) + " --help";
   }
+  constexpr std::string_view required = " is required";
+  if (complaint.ends_with(required)) {
+    const std::string name = complaint.substr(0, complaint.size() - required.size());
+    const CLI::Option* option = command.get_option_no_throw(name);
+    return option == nullptr ? complaint : complaint + ": " + option->get_description();
+  }
   static const std::pair<std::regex, const char*> words[] = {
       {std::regex("(.*): At [Mm]ost 1 required but received (.*)"),
        "$1: given $2 times, expected once"},

@@ -120,7 +120,8 @@ SweepGrid::SweepGrid(const SweepSpec& spec, const Catalog& catalog)
     : catalog_(catalog), spec_(spec) {
   for (const auto& [axis, flag] :
        {std::pair{&spec_.model, "--model"}, std::pair{&spec_.hardware, "--hardware"}}) {
-    if (axis->empty()) throw Error(std::string(flag) + ": missing; a sweep needs at least one");
+    if (axis->empty())
+      throw Error(fmt::format("{} is required: one or more; see kvcast {} list", flag, flag + 2));
   }
   if (!spec_.dtype.empty() && !spec_.weight_dtype.empty() && !spec_.activation_dtype.empty() &&
       !spec_.cache_dtype.empty()) {

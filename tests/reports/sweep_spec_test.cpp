@@ -149,7 +149,7 @@ std::string grid_error(const std::function<void(SweepSpec&)>& change) {
 
 TEST_CASE("sweep_spec: a grid refuses what no row could be about") {
   CHECK(grid_error([](SweepSpec&) {}) == "(no Error was thrown)");
-  CHECK(grid_error([](SweepSpec& s) { s.model.clear(); }).starts_with("--model: missing"));
+  CHECK(grid_error([](SweepSpec& s) { s.model.clear(); }).starts_with("--model is required"));
   CHECK(grid_error([](SweepSpec& s) { s.model = {"lama-7b"}; }) ==
         "unknown model 'lama-7b'; did you mean 'llama-7b'?");
   CHECK(grid_error([](SweepSpec& s) { s.hardware = {"a1000"}; }).starts_with("unknown hardware"));
