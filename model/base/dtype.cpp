@@ -46,7 +46,16 @@ std::vector<std::string> dtype_names() {
   return names;
 }
 
+std::optional<DType> pytorch_dtype(std::string_view text) {
+  if (text.starts_with("torch.")) text.remove_prefix(6);
+  if (text == "bfloat16") return DType::BF16;
+  if (text == "float16" || text == "half") return DType::FP16;
+  if (text == "float32" || text == "float") return DType::FP32;
+  return {};
+}
+
 DType parse_dtype(std::string_view text) {
+  if (const std::optional<DType> dtype = pytorch_dtype(text)) return *dtype;
   for (std::size_t i = 0; i < widths.size(); ++i) {
     if (widths[i].name == text) return static_cast<DType>(i);
   }

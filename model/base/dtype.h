@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -76,7 +77,9 @@ double bits_per_element(DType dtype);
 Count bytes_of(const Count& elements, DType dtype);
 
 std::vector<std::string> dtype_names();
-/// Throws Error naming the nearest dtype.
+/// "bfloat16", "torch.float16", ...: PyTorch's names of floats.
+std::optional<DType> pytorch_dtype(std::string_view text);
+/// A name of dtype_names() or PyTorch's. Throws Error naming the nearest dtype.
 DType parse_dtype(std::string_view text);
 
 /// The dtype that the matrix unit multiplies in, given the two operands' dtypes: equal dtypes run

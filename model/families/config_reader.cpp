@@ -60,11 +60,7 @@ std::optional<DType> published_dtype(const json& config) {
   for (const char* const key : {"dtype", "torch_dtype"}) {
     const auto found = config.find(key);
     if (found == config.end() || !found->is_string()) continue;
-    std::string text = found->get<std::string>();
-    if (text.starts_with("torch.")) text.erase(0, 6);
-    if (text == "bfloat16") return DType::BF16;
-    if (text == "float16" || text == "half") return DType::FP16;
-    if (text == "float32" || text == "float") return DType::FP32;
+    if (const auto dtype = pytorch_dtype(found->get<std::string>())) return dtype;
   }
   return {};
 }

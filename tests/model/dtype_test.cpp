@@ -97,6 +97,13 @@ TEST_CASE("dtype: an unknown dtype is named with its neighbour") {
   }
 }
 
+TEST_CASE("dtype: PyTorch's names of floats are names too") {
+  CHECK(parse_dtype("bfloat16") == DType::BF16);
+  CHECK(parse_dtype("torch.float16") == DType::FP16);
+  CHECK(parse_dtype("float32") == DType::FP32);
+  CHECK_THROWS_AS(parse_dtype("torch.fp16"), Error);
+}
+
 TEST_CASE("dtype: a product of two dtypes runs in the wider one") {
   CHECK(product_dtype(DType::FP16, DType::FP16) == DType::FP16);
   CHECK(product_dtype(DType::INT8, DType::INT8) == DType::INT8);
