@@ -30,6 +30,7 @@ std::map<const CLI::Option*, FlagRules>& all_rules() {
 
 struct File {
   std::string flag;
+  std::string value;  ///< of the flag, of which the path may be one of several files
   fs::path path;
 };
 
@@ -40,7 +41,9 @@ std::vector<File> written(const CLI::Option& o) {
   if (value == "-" && o.get_name() == "--csv") return {};
   if (value == "-") throw Error(o.get_name(), value, "a file");
   std::vector<File> files;
-  for (const fs::path& path : rules_of(&o).writes(value)) files.push_back({o.get_name(), path});
+  for (const fs::path& path : rules_of(&o).writes(value)) {
+    files.push_back({o.get_name(), value, path});
+  }
   return files;
 }
 
@@ -170,7 +173,10 @@ void check_files(const CLI::App& command) {
     for (File& file : written(*o)) {
       for (const File& other : files) {
         if (!same_file(file.path, other.path)) continue;
-        throw Error(file.flag, file.path.string() + ", which " + other.flag + " writes too",
+        const std::string path = file.path.string();
+        throw Error(file.flag,
+                    (file.value == path ? path : file.value + " with " + path) + ", which " +
+                        other.flag + " writes too",
                     "another file");
       }
       check_is_not_standard_output(file);
