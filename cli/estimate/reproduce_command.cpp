@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/frame/help_format.h"
 #include "cli/frame/request_options.h"
 #include "cli/frame/result.h"
 #include "model/base/error.h"
@@ -22,6 +23,8 @@ using reports::PublishedTable;
 using reports::ReproducedRow;
 using reports::ReproducedTable;
 using reports::ServingStudy;
+
+constexpr std::size_t paper_column = 16;
 
 struct ReproduceOptions {
   std::vector<std::string> tables;
@@ -368,16 +371,17 @@ void run(const ReproduceOptions& o, const Globals& globals) {
 
 /// The tables by paper, for the help; without a data folder, why none is listed.
 std::string tables_text(const Globals& globals) {
-  std::string text = "Tables, by paper:";
-  std::string group;
+  std::vector<std::pair<std::string, std::string>> groups;
   try {
     for (const PublishedTable& t : reports::published_tables(globals.catalog())) {
-      text += (t.group == group ? "" : "\n  " + t.group + ":") + (" " + t.name);
-      group = t.group;
+      if (groups.empty() || groups.back().first != t.group) groups.push_back({t.group, ""});
+      groups.back().second += " " + t.name;
     }
   } catch (const Error& e) {
     return std::string("Tables: not listed, since they cannot be read: ") + e.what();
   }
+  std::string text = "Tables, by paper:\n";
+  for (const auto& [group, tables] : groups) text += help_line(group, tables, paper_column);
   return text;
 }
 

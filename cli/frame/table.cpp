@@ -48,6 +48,8 @@ class Layout {
       columns_.push_back(std::move(c));
     }
     if (columns_.empty()) return;
+    // Sentences, of which some begin with a number.
+    if (columns_.back().is_words) columns_.back().is_right = false;
     const auto words =
         std::find_if(columns_.begin(), columns_.end(), [](const Column& c) { return c.is_words; });
     if (words != columns_.end()) words->is_name = true;

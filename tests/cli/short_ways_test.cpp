@@ -216,6 +216,8 @@ TEST_CASE("short ways: tables fit 100 columns; words that do not are cut with a 
     CHECK(width(run_well(command).output) <= 100);
   }
   CHECK(contains(run_well("engine list").output, "..."));
+  // Descriptions that begin with a number stand to the left as the others do.
+  CHECK(contains(run_well("platform list").output, "vllm  8 H100 SXM"));
   // No reference is cut: they continue on the next line.
   const std::string shown = run_well("hardware show a100-80gb").output;
   CHECK_FALSE(contains(shown, "..."));
@@ -291,7 +293,7 @@ TEST_CASE("short ways: --help begins with what is used most, in 100 columns") {
     last = at;
   }
   for (const std::string command :
-       {"estimate", "sweep", "simulate serving", "run", "choose mlkv"}) {
+       {"estimate", "sweep", "simulate serving", "run", "choose mlkv", "reproduce"}) {
     CAPTURE(command);
     std::istringstream lines(run_well(command + " --help").output);
     for (std::string line; std::getline(lines, line);) {
