@@ -19,7 +19,7 @@ namespace {
 
 struct ModelOptions {
   std::string model;
-  std::string dtype;
+  std::string dtype = "fp16";
   std::string weight_dtype;
   std::string attention = "tiled";
   std::string pass = "prefill";
@@ -238,7 +238,7 @@ void add_model(Command app, const Globals& globals) {
       command.add_subcommand("show", "Show one model: sizes, parameters, KV cache per token.");
   c.add("MODEL", options->model, "catalog name, config.json, or a folder with one").required();
   c.add("--json", options->json);
-  c.add("--dtype", options->dtype);
+  c.add("--dtype", options->dtype, "dtype of weights and KV cache");
   c.add("--weight-dtype", options->weight_dtype);
   c.add("--set", options->set);
   c.add("--graph FILE.dot", options->graph, "write the operator graph (Graphviz DOT)").writes();

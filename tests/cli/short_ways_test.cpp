@@ -122,7 +122,6 @@ TEST_CASE("short ways: without --dtype, the type is the one that the model is pu
     for (const char* key : {"weight_dtype", "activation_dtype", "cache_dtype"}) {
       CHECK(e.at(key) == dtype);
     }
-    CHECK(run_json(std::string("model show --json ") + model).at("dtype") == dtype);
   }
   CHECK(contains(run_well("estimate --model llama-3.1-8b --hardware a100-80gb").output,
                  ", bf16 as published\n"));
