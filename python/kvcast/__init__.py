@@ -27,12 +27,12 @@ from kvcast._results import Graph, Operator, Result, Table
 
 __all__ = [
     "Error", "Graph", "KvcastWarning", "Operator", "Result", "RunError", "Table", "calibrate",
-    "choose_devices", "choose_frontier", "choose_keep_rate", "choose_mlkv", "choose_serving", "choose_slim",
-    "command", "convert_kvp", "convert_mlkv", "convert_prune", "convert_quantize", "convert_slim",
-    "engine_list", "engine_show", "estimate", "graph", "hardware_list", "hardware_show",
-    "model_list", "model_show", "partition_lookup", "partition_search", "partition_table",
-    "reproduce", "run", "simulate_collective", "simulate_prefill", "simulate_serving", "sweep",
-    "train", "validate",
+    "choose_devices", "choose_frontier", "choose_keep_rate", "choose_mlkv", "choose_serving",
+    "choose_slim", "command", "convert_kvp", "convert_mlkv", "convert_prune", "convert_quantize",
+    "convert_slim", "engine_list", "engine_show", "estimate", "graph", "hardware_list",
+    "hardware_show", "model_list", "model_show", "partition_lookup", "partition_search",
+    "partition_table", "platform_list", "platform_show", "reproduce", "run", "simulate_collective",
+    "simulate_prefill", "simulate_serving", "sweep", "train", "validate",
 ]
 
 
@@ -495,13 +495,24 @@ def hardware_list():
 
 def engine_show(engine, **flags):
     """One engine: `kvcast engine show`. Returns version, attention, launches [the operators that
-    one kernel computes], times of the host and rules of the scheduler as text with their units, sources, ..."""
+    one kernel computes], times of the host and rules of the scheduler: text with units; sources."""
     return command("engine show", engine, **flags)
 
 
 def engine_list():
     """The engines, a row each: `kvcast engine list`: name, description, versions, attention."""
     return command("engine list")
+
+
+def platform_show(platform, **flags):
+    """One machine or cluster: `kvcast platform show`. Returns devices,
+    topology, bandwidth and latency of its links, and libraries: text with units, and sources."""
+    return command("platform show", platform, **flags)
+
+
+def platform_list():
+    """The machines and clusters, a row each: `kvcast platform list`."""
+    return command("platform list")
 
 
 def train(**flags):

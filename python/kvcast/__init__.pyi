@@ -1,6 +1,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Protocol, Union
+from typing import Any, Literal, Protocol, Union, overload
 
 from kvcast._results import Graph as Graph
 from kvcast._results import Operator as Operator
@@ -23,6 +23,23 @@ def command(name: str, *positional: Any, **flags: Any) -> Any: ...
 def estimate(
     model: Union[_Model, None] = None, hardware: Union[_Hardware, None] = None, **flags: Any
 ) -> Result: ...
+@overload
+def sweep(
+    model: Union[_Model, Sequence[_Model], None] = None,
+    hardware: Union[_Hardware, Sequence[_Hardware], None] = None,
+    *,
+    csv: Union[str, PathLike[str]],
+    **flags: Any,
+) -> Result: ...
+@overload
+def sweep(
+    model: Union[_Model, Sequence[_Model], None] = None,
+    hardware: Union[_Hardware, Sequence[_Hardware], None] = None,
+    *,
+    dry_run: Literal[True],
+    **flags: Any,
+) -> Result: ...
+@overload
 def sweep(
     model: Union[_Model, Sequence[_Model], None] = None,
     hardware: Union[_Hardware, Sequence[_Hardware], None] = None,
@@ -82,6 +99,8 @@ def hardware_show(hardware: _Hardware, **flags: Any) -> Result: ...
 def hardware_list() -> list[Result]: ...
 def engine_show(engine: str, **flags: Any) -> Result: ...
 def engine_list() -> list[Result]: ...
+def platform_show(platform: Union[str, PathLike[str]], **flags: Any) -> Result: ...
+def platform_list() -> list[Result]: ...
 def train(**flags: Any) -> Result: ...
 def run(
     model: Union[_Model, None] = None,

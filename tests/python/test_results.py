@@ -66,6 +66,8 @@ def test_an_estimate_is_the_program_s_json(program, keywords):
         (lambda: kvcast.hardware_list(), "hardware list"),
         (lambda: kvcast.engine_list(), "engine list"),
         (lambda: kvcast.engine_show("vllm"), "engine show vllm"),
+        (lambda: kvcast.platform_list(), "platform list"),
+        (lambda: kvcast.platform_show("hgx-h100"), "platform show hgx-h100"),
         (
             lambda: kvcast.simulate_prefill(
                 **LLAMA, schedule="kvr", devices=4, partition=[1000, 400, 350, 298],
