@@ -3,8 +3,12 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <numeric>
+#include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -24,17 +28,23 @@ constexpr std::uint64_t neurons = 53;
 
 using Values = std::vector<double>;
 
-/// A model with 6 heads, 2 of keys and values, of which a key of config.json is changed.
-class TinyLlama {
+Architecture tiny_model(const std::string& name, std::vector<ConfigOverride> overrides = {}) {
+  return load_model(catalog(), KVCAST_SOURCE_DIR "/tests/oracle/" + name + "/config.json",
+                    overrides);
+}
+
+TrainingRecording recorded_in_fp64(const Architecture& a, Kernels kernels) {
+  return record_training(a, {}, {kernels, kernels, DType::FP64, DType::FP64, DType::FP64},
+                         {.gradients = DType::FP64});
+}
+
+/// A pass with its numbers.
+class TinyModel {
  public:
-  TinyLlama() : TinyLlama("num_attention_heads", "6") {}
-  TinyLlama(const char* key, const char* value)
-      : recording_(record_training(
-            load_model(catalog(),
-                       KVCAST_SOURCE_DIR "/tests/oracle/llama_gqa_llama3_rope/config.json",
-                       {{key, value}}),
-            {}, lowering(), {.gradients = DType::FP64})),
-        run_(graph(), recording_.symbols.resolve({2, num_tokens / 2, num_tokens / 2})) {
+  explicit TinyModel(const TrainingRecording& r) : TinyModel(r.first, r.symbols) {}
+  TinyModel(TrainingPass pass, const Symbols& symbols)
+      : pass_(std::move(pass)),
+        run_(graph(), symbols.resolve({2, num_tokens / 2, num_tokens / 2})) {
     FixedInputs inputs;
     for (std::size_t i = 0; i < num_tokens; ++i) {
       inputs["tokens"].push_back(static_cast<double>(i * i % 61));
@@ -48,7 +58,7 @@ class TinyLlama {
 
   /// Those of `weight` in the other model, as `change` makes them.
   using Change = std::function<Values(const std::string& weight, const Values& others)>;
-  void take_weights(TinyLlama& other, const Change& change) {
+  void take_weights(TinyModel& other, const Change& change) {
     for (const TensorInfo& t : other.graph().tensors()) {
       if (t.storage != Storage::Weights) continue;
       Values& own = run_.numbers(Storage::Weights, t.name);
@@ -76,14 +86,17 @@ class TinyLlama {
   }
 
  private:
-  static Lowering lowering() {
-    return {Kernels::Fused, Kernels::Fused, DType::FP64, DType::FP64, DType::FP64};
-  }
-  const Graph& graph() const { return recording_.first.graph; }
+  const Graph& graph() const { return pass_.graph; }
 
-  TrainingRecording recording_;
+  TrainingPass pass_;
   PlainRun<double> run_;
 };
+
+/// A model with 6 heads, 2 of keys and values, of which a key of config.json is changed.
+TinyModel tiny_llama(const char* key = "num_attention_heads", const char* value = "6") {
+  const Architecture a = tiny_model("llama_gqa_llama3_rope", {{key, value}});
+  return TinyModel(recorded_in_fp64(a, Kernels::Fused));
+}
 
 void check_equal(const Values& a, const Values& b) {
   REQUIRE(a.size() == b.size());
@@ -95,7 +108,7 @@ void check_equal(const Values& a, const Values& b) {
 
 /// Each gradient of `a`, beside what `b`'s comes to for it.
 void check_gradients(
-    TinyLlama& a, TinyLlama& b,
+    TinyModel& a, TinyModel& b,
     const std::function<Values(const std::string& weight, const Values& gradient)>& of_b) {
   a.run();
   b.run();
@@ -121,8 +134,8 @@ TEST_CASE("equal models: a head of keys that queries share has the sum of what c
   const auto is_shared = [](const std::string& weight) {
     return weight.ends_with("key.weight") || weight.ends_with("value.weight");
   };
-  TinyLlama shared;
-  TinyLlama copied("num_key_value_heads", "6");
+  TinyModel shared = tiny_llama();
+  TinyModel copied = tiny_llama("num_key_value_heads", "6");
   copied.take_weights(shared, [&](const std::string& weight, const Values& of_shared) {
     if (!is_shared(weight)) return of_shared;
     Values copies;
@@ -149,8 +162,8 @@ TEST_CASE("equal models: a head of keys that queries share has the sum of what c
 }
 
 TEST_CASE("equal models: a tied table has the sum of what table and head have") {
-  TinyLlama tied;
-  TinyLlama untied("tie_word_embeddings", "false");
+  TinyModel tied = tiny_llama();
+  TinyModel untied = tiny_llama("tie_word_embeddings", "false");
   untied.take_weights(tied, [](const std::string&, const Values& numbers) { return numbers; });
   untied.weight("head.weight") = tied.weight("embedding.weight");
   check_gradients(tied, untied, [&](const std::string& weight, const Values& gradient) {
@@ -160,8 +173,8 @@ TEST_CASE("equal models: a tied table has the sum of what table and head have") 
 
 // Neurons that are there twice, each with half of what it gives on: Φ(Wx)·V = Φ(Wx)·V/2 twice.
 TEST_CASE("equal models: copies of a neuron share its gradients, but not those of what it gives") {
-  TinyLlama narrow;
-  TinyLlama wide("intermediate_size", "106");
+  TinyModel narrow = tiny_llama();
+  TinyModel wide = tiny_llama("intermediate_size", "106");
   const auto into_neurons = [](const std::string& weight) {
     return weight.ends_with("gate.weight") || weight.ends_with("up.weight");
   };
@@ -198,6 +211,111 @@ TEST_CASE("equal models: copies of a neuron share its gradients, but not those o
     return one;
   });
   CHECK(found == 6);
+}
+
+/// Where layers share keys or values of another one: each of them with copies of that one's
+/// weights, "copy.LAYER.NAME", on the same input.
+class UnsharedPass {
+ public:
+  explicit UnsharedPass(const TrainingPass& shared) : from_(shared.graph) {
+    for (std::size_t i = 0; i < shared.first_backward.index; ++i) add(from_.nodes()[i]);
+  }
+  TrainingPass with_gradients() const {
+    return kvcast::with_gradients(graph_, {.weight_gradients = DType::FP64});
+  }
+
+ private:
+  /// Keys or values of another layer.
+  bool is_shared(TensorId id, const Node& reader) const {
+    const std::optional<NodeId> producer = from_.tensor(id).producer;
+    if (!producer || from_.node(*producer).layer == reader.layer) return false;
+    const std::string& label = from_.node(*producer).label;
+    return label == "key" || label == "key_rope" || label == "value";
+  }
+  /// What is kept for the way back comes last, and nothing reads it before.
+  std::vector<TensorInfo> results(const Node& node) const {
+    std::vector<TensorInfo> all;
+    const std::size_t count = is_any<CrossEntropy>(node.op) ? 2 : 1;
+    for (const TensorId id : std::span(node.outputs).first(count)) all.push_back(from_.tensor(id));
+    return all;
+  }
+  TensorId placed(TensorId id, const std::string& prefix = "") {
+    TensorInfo t = from_.tensor(id);
+    if (t.storage == Storage::Weights) t.name.insert(0, prefix);
+    const auto [at, is_new] = at_.try_emplace({id, t.name});
+    if (is_new) at->second = graph_.add_tensor(t);
+    return at->second;
+  }
+  /// A layer's own product for `id`, and all that is done with it.
+  TensorId copied(TensorId id, int layer) {
+    Node node = from_.node(*from_.tensor(id).producer);
+    const bool is_product = is_any<Linear>(node.op);
+    const std::string prefix = "copy." + std::to_string(layer) + ".";
+    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+      node.inputs[i] =
+          i == 0 && !is_product ? copied(node.inputs[i], layer) : placed(node.inputs[i], prefix);
+    }
+    node.layer = layer;
+    std::vector<TensorInfo> made = results(node);
+    return graph_.add_node(std::move(node), std::move(made)).front();
+  }
+  void add(Node node) {
+    for (TensorId& id : node.inputs) id = is_shared(id, node) ? copied(id, node.layer) : placed(id);
+    std::vector<TensorInfo> made = results(node);
+    const TensorId from = node.output();
+    at_[{from, from_.tensor(from).name}] =
+        graph_.add_node(std::move(node), std::move(made)).front();
+  }
+
+  const Graph& from_;
+  Graph graph_;
+  std::map<std::pair<TensorId, std::string>, TensorId> at_;
+};
+
+TEST_CASE("equal models: an owner's keys and values have the sum of what each layer's own have") {
+  for (const std::string name : {"mlkv_llama", "mlkv_neox"}) {
+    for (const SharedKeys keys : {SharedKeys::Rotated, SharedKeys::Released}) {
+      for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
+        CAPTURE(name);
+        CAPTURE(keys == SharedKeys::Released);
+        CAPTURE(kernels == Kernels::Eager);
+        Architecture a = tiny_model(name);
+        a.decoder.shared_keys = keys;
+        const TrainingRecording r = recorded_in_fp64(a, kernels);
+        TinyModel shared(r);
+        TinyModel unshared(UnsharedPass(r.first).with_gradients(), r.symbols);
+        const auto of_copies = [&](const std::string& weight) {
+          std::vector<std::string> copies;
+          for (const std::string& copy : unshared.trained()) {
+            if (copy.starts_with("copy.") && copy.ends_with("." + weight)) copies.push_back(copy);
+          }
+          return copies;
+        };
+        for (const std::string& weight : shared.trained()) {
+          unshared.weight(weight) = shared.weight(weight);
+          for (const std::string& c : of_copies(weight)) unshared.weight(c) = shared.weight(weight);
+        }
+        std::size_t summed = 0;
+        check_gradients(shared, unshared, [&](const std::string& weight, Values gradient) {
+          for (const std::string& copy : of_copies(weight)) {
+            ++summed;
+            const Values& own = unshared.gradient(copy);
+            // What is added to all keys moves no probability, but where they rotate.
+            const bool counts = keys == SharedKeys::Rotated || !weight.ends_with("key.bias");
+            CHECK(counts ==
+                  std::any_of(own.begin(), own.end(), [](double x) { return std::abs(x) > 1e-6; }));
+            gradient = sum(std::move(gradient), own);
+          }
+          return gradient;
+        });
+        std::size_t followers = 0;
+        for (const LayerShape& l : a.decoder.layers) followers += l.kv_layer ? 1U : 0U;
+        const std::size_t biases = name == "mlkv_neox" ? 2 : 1;
+        CHECK(followers > 1);
+        CHECK(summed == followers * 2 * biases);
+      }
+    }
+  }
 }
 
 }  // namespace
