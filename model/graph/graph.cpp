@@ -47,6 +47,44 @@ bool same_operators(const Graph& graph, const LayerSpan& a, const LayerSpan& b) 
   return true;
 }
 
+/// Spans that are drawn as one, the first of them.
+using Alike = std::vector<std::size_t>;
+
+/// Layers one after another that have the same operators are alike; then so are groups of these
+/// that repeat: a helper model's layer with the base's that are made of it.
+std::vector<Alike> alike_spans(const Graph& graph, const std::vector<LayerSpan>& spans) {
+  const auto repeat = [&](const Alike& a, const Alike& b) {
+    return a.size() == b.size() && same_operators(graph, spans[a[0]], spans[b[0]]);
+  };
+  std::vector<Alike> runs;
+  for (std::size_t s = 0; s < spans.size(); ++s) {
+    const bool same = !runs.empty() && same_operators(graph, spans[runs.back()[0]], spans[s]);
+    if (!same) runs.emplace_back();
+    runs.back().push_back(s);
+  }
+  std::vector<Alike> drawn;
+  for (std::size_t r = 0; r < runs.size();) {
+    std::size_t period = 1;
+    std::size_t covered = 1;
+    for (std::size_t p = 2; r + 2 * p <= runs.size(); ++p) {
+      std::size_t end = r + p;
+      while (end < runs.size() && repeat(runs[end - p], runs[end])) ++end;
+      const std::size_t whole = (end - r) / p * p;
+      if (whole > p && whole > covered) {
+        period = p;
+        covered = whole;
+      }
+    }
+    const std::size_t first = drawn.size();
+    drawn.resize(first + period);
+    for (std::size_t i = 0; i < covered; ++i, ++r) {
+      Alike& alike = drawn[first + i % period];
+      alike.insert(alike.end(), runs[r].begin(), runs[r].end());
+    }
+  }
+  return drawn;
+}
+
 /// True if every coefficient of p is at most the same one of q; sizes are never negative.
 bool nowhere_above(const Count& p, const Count& q) {
   const Count rest = q - p;
@@ -182,22 +220,20 @@ void write_dot(std::ostream& out, const Graph& graph, const Symbols& symbols,
   out << "digraph \"" << name_text << "\" {\n"
       << "  label=\"" << name_text << "\"; labelloc=t; rankdir=TB;\n"
       << "  node [shape=box, style=rounded, fontname=\"Helvetica\", fontsize=10];\n";
-  for (std::size_t s = 0; s < spans.size();) {
-    std::size_t repeats = 1;
-    while (s + repeats < spans.size() && same_operators(graph, spans[s], spans[s + repeats])) {
-      ++repeats;
-    }
-    const LayerSpan& span = spans[s];
+  for (const Alike& alike : alike_spans(graph, spans)) {
+    const LayerSpan& span = spans[alike[0]];
     if (span.layer != no_layer) {
-      out << "  subgraph cluster_" << s << " {\n    label=\"" << layer_kind(nodes[span.first].phase)
-          << "layer " << span.layer;
-      if (repeats > 1) out << " to " << spans[s + repeats - 1].layer << " (x" << repeats << ")";
+      out << "  subgraph cluster_" << alike[0] << " {\n    label=\""
+          << layer_kind(nodes[span.first].phase) << "layer " << span.layer;
+      if (alike.size() > 1) {
+        out << " to " << spans[alike.back()].layer << " (x" << alike.size() << ")";
+      }
       out << "\"; color=gray;\n";
     }
     for (std::size_t i = 0; i < span.size; ++i) {
       const std::size_t index = span.first + i;
       const Node& node = nodes[index];
-      for (std::size_t r = 0; r < repeats; ++r) drawn_as[spans[s + r].first + i] = index;
+      for (const std::size_t s : alike) drawn_as[spans[s].first + i] = index;
       const Work w = work(graph, node);
       out << "    n" << index << " [label=\"" << node.label << "\\n" << name(node.op);
       for (const TensorId id : node.outputs) out << " " << shape_text(graph.tensor(id), symbols);
@@ -205,7 +241,6 @@ void write_dot(std::ostream& out, const Graph& graph, const Symbols& symbols,
       out << "\"];\n";
     }
     if (span.layer != no_layer) out << "  }\n";
-    s += repeats;
   }
   std::set<std::pair<std::size_t, std::size_t>> edges;
   for (std::uint32_t i = 0; i < nodes.size(); ++i) {

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include "model/base/error.h"
+#include "model/config/layer_map.h"
 #include "model/families/config_reader.h"
 #include "model/graph/work.h"
 #include "model/methods/method.h"
@@ -415,6 +417,103 @@ TEST_CASE("training: KV Prediction trains the auxiliary and the predictor throug
   const TrainingRecording without =
       record_training(base, kvp, lowering_of(Kernels::Fused, DType::FP32), options);
   CHECK(without.model_flops.at(values) < r.model_flops.at(values));
+}
+
+// A layer's products with weights: queries and the attention's output, keys and values, the MLP.
+// The targets are 2P_B, the base there 2P_B and back 2P_B,
+// for its weights are frozen; auxiliary and predictor 6P each. What no loss needs is not computed:
+// the base's own keys and values where it has predicted ones, of the targets what follows the last
+// layer's keys and values, and on the way back what is below the base's first attention.
+TEST_CASE("training: KV Prediction's FLOPs are those of its formula, to the last one") {
+  struct Case {
+    const char* base;
+    const char* method;
+  };
+  for (const Case& c : {Case{"openelm-1.1b", "kvp:auxiliary=openelm-450m"},
+                        Case{"openelm-3b", "kvp:auxiliary=openelm-270m"},
+                        Case{"smollm2-135m", "kvp:auxiliary=lp-0.50"}}) {
+    CAPTURE(std::string(c.method));
+    const Architecture base = load_model(catalog(), c.base);
+    TrainingOptions options;
+    options.find_model = [](const std::string& name) { return load_model(catalog(), name); };
+    const auto flops = [&](Kernels kernels) {
+      const TrainingRecording r = record_training(base, parse_methods(c.method),
+                                                  lowering_of(kernels, DType::FP32), options);
+      return r.model_flops.at(r.symbols.resolve({batch, tokens, tokens}));
+    };
+    const Architecture auxiliary =
+        record_training(base, parse_methods(c.method), lowering_of(Kernels::Fused, DType::FP32),
+                        options)
+            .helper_models.front()
+            .architecture;
+    for (const Kernels kernels : {Kernels::Fused, Kernels::Eager}) {
+      const std::uint64_t pairs =
+          kernels == Kernels::Fused ? tokens * (tokens + 1) / 2 : tokens * tokens;
+      constexpr std::uint64_t rows = batch * tokens;
+      // Of a layer, there; 2 a multiply-add.
+      const auto queries = [&](const Architecture& a, const LayerShape& l) {
+        return 2 * rows * a.hidden_size * l.heads.num_attention_heads * l.heads.head_dim;
+      };
+      const auto kv = [&](const Architecture& a, const LayerShape& l) {
+        return 2 * rows * a.hidden_size * 2 * l.heads.num_key_value_heads * l.heads.head_dim;
+      };
+      const auto attention = [&](const LayerShape& l) {
+        return batch * pairs * l.heads.num_attention_heads * 4 * l.heads.head_dim;
+      };
+      const auto rest = [&](const Architecture& a, const LayerShape& l) {
+        return queries(a, l) + 2 * rows * a.hidden_size * 3 * l.intermediate_size;
+      };
+      const auto head = [&](const Architecture& a) {
+        return 2 * rows * a.hidden_size * a.vocab_size;
+      };
+      const std::vector<LayerShape>& layers = base.decoder.layers;
+      const std::vector<LayerShape>& helpers = auxiliary.decoder.layers;
+      std::uint64_t targets = kv(base, layers.back());
+      for (std::size_t i = 0; i + 1 < layers.size(); ++i) {
+        const LayerShape& l = layers[i];
+        targets += queries(base, l) + kv(base, l) + attention(l) + rest(base, l);
+      }
+      std::uint64_t on_predictions = 2 * head(base);
+      for (const LayerShape& l : layers) {
+        on_predictions += 2 * (queries(base, l) + rest(base, l)) + 3 * attention(l);
+      }
+      // No way back through the first queries; a tiled kernel has their gradient all the same.
+      on_predictions -= queries(base, layers.front());
+      if (kernels == Kernels::Eager) on_predictions -= attention(layers.front()) / 2;
+      std::uint64_t of_auxiliary = 3 * head(auxiliary);
+      for (const LayerShape& l : helpers) {
+        of_auxiliary +=
+            3 * (queries(auxiliary, l) + kv(auxiliary, l) + attention(l) + rest(auxiliary, l));
+      }
+      const LayerMap map = code_layer_map(base, auxiliary);
+      std::uint64_t predictor = 0;
+      for (std::size_t i = 0; i < layers.size(); ++i) {
+        const Heads& from = helpers[map[i]].heads;
+        const Heads& to = layers[i].heads;
+        predictor += 3 * 2 * 2 * rows * from.num_key_value_heads * from.head_dim *
+                     to.num_key_value_heads * to.head_dim;
+      }
+      CHECK(flops(kernels) == targets + on_predictions + of_auxiliary + predictor);
+    }
+  }
+}
+
+TEST_CASE("training: three models in one pass are drawn as one, however deep they are") {
+  TrainingOptions options;
+  options.find_model = [](const std::string& name) { return load_model(catalog(), name); };
+  const auto boxes = [&](const std::string& layers) {
+    const Architecture a = load_model(catalog(), "smollm2-135m", {{"num_hidden_layers", layers}});
+    const TrainingRecording r = record_training(a, parse_methods("kvp:auxiliary=lp-0.50"),
+                                                lowering_of(Kernels::Fused, DType::FP32), options);
+    std::ostringstream dot;
+    write_dot(dot, r.first.graph, r.symbols, a.name);
+    const std::string text = dot.str();
+    CHECK(text.find("auxiliary.layers layer 0 to ") != std::string::npos);
+    std::size_t count = 0;
+    for (std::size_t at = 0; (at = text.find(" [label=", at)) != text.npos; ++at) ++count;
+    return count;
+  };
+  CHECK(boxes("12") == boxes("30"));
 }
 
 TEST_CASE("training: refused with the reason") {
