@@ -183,8 +183,8 @@ void run(const TrainOptions& o, const Globals& globals) {
     std::error_code ec;
     fs::create_directories(o.output, ec);
     if (ec) throw Error("--output: " + o.output + ": " + ec.message());
-    return job->common.dump() + file_fingerprint(job->base.path()) +
-           job->before.value_or("").string();
+    return job->common.dump() +
+           (job->before ? job->before->string() + file_fingerprint(*job->before) : "");
   };
   if (ranks == nullptr) {
     prepare(globals);

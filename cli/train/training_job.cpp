@@ -102,6 +102,10 @@ bool has_kvp(const std::vector<MethodSpec>& methods) {
                      [](const MethodSpec& m) { return m.name == "kvp"; });
 }
 
+constexpr const char* tokens_key = "tokens";
+constexpr const char* base_config_key = "base_config";
+constexpr const char* base_model_key = "base_model";
+
 /// What a resumed training must have in common with its beginning.
 ordered_json settings_json(const TrainOptions& o, const TrainSettings& s, std::uint64_t seq_len) {
   return {{"model", o.model},
@@ -155,16 +159,42 @@ std::optional<fs::path> last_checkpoint(const fs::path& output) {
   return last;
 }
 
-void check_same_settings(const fs::path& folder, const ordered_json& own) {
+/// The base model's config.json, or what a GGUF file says instead.
+nlohmann::json base_config(const TrainOptions& o, const Checkpoint& base, const Globals& globals) {
+  if (!base.is_random()) return source_config(base, DType::FP32);
+  nlohmann::json config = read_json_file(globals.catalog().find("models", "model", o.model));
+  config.erase("_kvcast");
+  return config;
+}
+
+void check_same_settings(const TrainOptions& o, const fs::path& folder, const ordered_json& own) {
   const nlohmann::json progress = train::read_progress(folder);
   JsonObject(progress, (folder / "training.json").string()).object("settings");
   const nlohmann::json& before = progress["settings"];
-  for (const auto& [key, value] : own.items()) {
-    if (before.contains(key) && before[key] == value) continue;
-    throw Error("--resume: " + folder.string() + " was trained with " + key + " " +
-                before.value(key, nlohmann::json()).dump() + ", not " + value.dump() +
-                "; expected the same settings");
+  const auto fail = [&](const std::string& with) {
+    throw Error("--resume: " + folder.string() + " was trained with " + with);
+  };
+  const auto check = [&](const auto& keys, const nlohmann::json& then, const nlohmann::json& now,
+                         const std::string& expected) {
+    for (const auto& [key, any] : keys.items()) {
+      const nlohmann::json of_then = then.value(key, nlohmann::json());
+      const nlohmann::json of_now = now.value(key, nlohmann::json());
+      if (of_then == of_now && (then.contains(key) || !now.contains(key))) continue;
+      // Of these only sums of their bytes are kept.
+      if (key == base_model_key) fail("other weights of " + o.model + "; expected the same");
+      if (key == tokens_key) fail("other tokens, from --text or the tokenizer; expected the same");
+      fail(fmt::format("{} {}, not {}; expected {}", key, of_then.dump(), of_now.dump(), expected));
+    }
+  };
+  const auto config = before.find(base_config_key);
+  if (config != before.end() && config->is_object()) {
+    nlohmann::json fields = own[base_config_key];
+    fields.update(*config);
+    check(fields, *config, own[base_config_key], "the same " + o.model);
   }
+  ordered_json others = own;
+  others.erase(base_config_key);
+  check(others, before, others, "the same settings");
 }
 
 SavedForm saved_form(const TrainOptions& o, const Checkpoint& base, const Trainer& trainer,
@@ -177,8 +207,7 @@ SavedForm saved_form(const TrainOptions& o, const Checkpoint& base, const Traine
   } else if (!trained.is_random()) {
     form.config = source_config(trained, DType::FP32);
   } else {
-    nlohmann::json config = read_json_file(globals.catalog().find("models", "model", o.model));
-    config.erase("_kvcast");
+    nlohmann::json config = base_config(o, trained, globals);
     nlohmann::json& of_text = config.contains("text_config") ? config["text_config"] : config;
     for (const ConfigOverride& change : parse_overrides(o.set)) {
       const nlohmann::json value = nlohmann::json::parse(change.value, nullptr, false);
@@ -344,11 +373,12 @@ std::unique_ptr<TrainingJob> prepare_training(const TrainOptions& o, const Globa
   check_machine_memory(a.name + " in fp32", 4 * static_cast<double>(count_parameters(a)));
   TokenWindows windows = read_windows(o.text, "--text", encoder, seq_len, settings.seed, a);
   ordered_json common = settings_json(o, settings, seq_len);
-  common["tokens"] = windows.fingerprint();
+  common[tokens_key] = windows.fingerprint();
+  common[base_config_key] = base_config(o, start, globals);
   // Its name may stand for another one by now.
-  common["base_model"] = file_fingerprint(
+  common[base_model_key] = file_fingerprint(
       start.is_random() ? globals.catalog().find("models", "model", o.model) : start.path());
-  if (before) check_same_settings(*before, common);
+  if (before) check_same_settings(o, *before, common);
   std::optional<TokenWindows> validation;
   if (!o.validation_text.empty()) {
     validation =
