@@ -111,46 +111,52 @@ void run_steps(const TrainOptions& o, const Globals& globals, TrainingJob& job, 
     trainer.save(folder, job.form.config, job.form.tokenizer, {{"settings", job.common}});
     log.write();
   };
+  trainer.stop_when([] { return InterruptGuard::interrupted.load(); });
   std::optional<train::Loss> validation;
-  if (job.validation && first == 0) {
-    guarded([&] { log.start(trainer.loss_of(*job.validation)); });
-  }
   std::optional<StepReport> last;
   std::vector<double> step_s;
   bool interrupted = false;
-  while (trainer.steps_done() < steps) {
-    guarded([&] {
-      interrupted = InterruptGuard::interrupted;
-      if (ranks != nullptr) {
-        interrupted = execute::any_of_ranks(ranks->messenger(), interrupted);
-      }
-      if (interrupted && trainer.steps_done() > first) save();
-    });
-    if (interrupted) break;
-    const Stopwatch of_step;
-    const auto step = [&] {
-      last = trainer.step(*job.windows);
-      return std::string();
-    };
-    // An error of a step is one of all ranks.
-    if (ranks == nullptr) {
-      step();
-    } else if (!ranks->prepare(step)) {
-      return;
+  try {
+    if (job.validation && first == 0) {
+      guarded([&] { log.start(trainer.loss_of(*job.validation)); });
     }
-    const double seconds = of_step.seconds();
-    step_s.push_back(seconds);
-    guarded([&] {
-      validation.reset();
-      const bool ends = last->step == steps;
-      if (job.validation && (ends || last->step % job.validate_every == 0)) {
-        validation = trainer.loss_of(*job.validation);
+    while (trainer.steps_done() < steps) {
+      const Stopwatch of_step;
+      const auto step = [&] {
+        last = trainer.step(*job.windows);
+        return std::string();
+      };
+      // An error of a step is one of all ranks.
+      if (ranks == nullptr) {
+        step();
+      } else if (!ranks->prepare(step)) {
+        return;
       }
-      const double tokens_per_s = static_cast<double>(job.settings.batch * job.seq_len) / seconds;
-      log.add(*last, tokens_per_s, validation);
-      bar.draw(last->step, first, steps, watch.seconds(),
-               fmt::format("loss {:.4f}  {} tokens/s", last->loss.sum, format_count(tokens_per_s)));
-      if (ends || last->step % job.save_every == 0) save();
+      const double seconds = of_step.seconds();
+      step_s.push_back(seconds);
+      guarded([&] {
+        validation.reset();
+        const double tokens_per_s = static_cast<double>(job.settings.batch * job.seq_len) / seconds;
+        const bool ends = last->step == steps;
+        try {
+          if (job.validation && (ends || last->step % job.validate_every == 0)) {
+            validation = trainer.loss_of(*job.validation);
+          }
+        } catch (const Interrupted&) {
+          log.add(*last, tokens_per_s, {});
+          throw;
+        }
+        log.add(*last, tokens_per_s, validation);
+        bar.draw(
+            last->step, first, steps, watch.seconds(),
+            fmt::format("loss {:.4f}  {} tokens/s", last->loss.sum, format_count(tokens_per_s)));
+        if (ends || last->step % job.save_every == 0) save();
+      });
+    }
+  } catch (const Interrupted&) {
+    interrupted = true;
+    guarded([&] {
+      if (trainer.steps_done() > first) save();
     });
   }
   const auto draw = [&] {
@@ -158,9 +164,10 @@ void run_steps(const TrainOptions& o, const Globals& globals, TrainingJob& job, 
   };
   if (interrupted) {
     if (speaks) draw();
-    globals.say(trainer.steps_done() == 0
-                    ? "stopped before the first step"
-                    : fmt::format("stopped after step {}; --resume goes on", trainer.steps_done()));
+    const std::uint64_t done = trainer.steps_done();
+    globals.say(done == 0       ? "stopped before the first step"
+                : done == steps ? "stopped after the last step, without its validation loss"
+                                : fmt::format("stopped after step {}; --resume goes on", done));
     if (ranks == nullptr) throw Interrupted{};
     return;
   }

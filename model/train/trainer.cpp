@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
+#include "model/base/interrupt.h"
 #include "model/base/json_file.h"
 #include "model/base/read_file.h"
 #include "model/convert/stored_form.h"
@@ -170,10 +171,14 @@ const Checkpoint& Trainer::trained() const {
 execute::Output Trainer::run_of_step(const execute::Executor& executor, const Graph& graph,
                                      const Symbols& symbols, const SymbolValues& values,
                                      const execute::Inputs& inputs, execute::Messenger* messenger) {
-  if (!settings_.count) return executor.run(values, inputs, cache_, arena_, nullptr, messenger);
+  const bool may_stop = stops_ && &graph != &recording_.update;
   execute::LateSizes sizes{&symbols};  // how many experts were read
-  const auto observe = [&](const execute::NodeRun& run) { counted_.counted += *run.counted; };
+  const auto observe = [&](const execute::NodeRun& run) {
+    if (settings_.count) counted_.counted += *run.counted;
+    if (may_stop && stops_()) throw Interrupted{};
+  };
   execute::Output out = executor.run(values, inputs, cache_, arena_, observe, messenger, &sizes);
+  if (!settings_.count) return out;
   const Work work = total_work(graph);
   counted_.analytic_flops += work.flops.at(sizes.values);
   counted_.analytic_bytes += work.bytes().at(sizes.values);
@@ -231,7 +236,15 @@ std::string Trainer::node_to_blame(const RunPass& pass, const SymbolValues& valu
   return blamed;
 }
 
-void Trainer::add_ranks(Loss& loss) const {
+void Trainer::add_ranks(Loss& loss, const std::function<void()>& run) const {
+  bool stopped = false;
+  try {
+    run();
+  } catch (const Interrupted&) {
+    stopped = true;
+  }
+  if (messenger_ != nullptr) stopped = execute::any_of_ranks(*messenger_, stopped);
+  if (stopped) throw Interrupted{};
   if (messenger_ != nullptr) {
     execute::add_over_ranks(*messenger_, {&loss.sum, 1});
     execute::add_over_ranks(*messenger_, loss.parts);
@@ -247,16 +260,17 @@ StepReport Trainer::step(TokenWindows& text) {
   const double share = 1 / static_cast<double>(settings_.batch * text.seq_len());
   const std::uint64_t begin = settings_.batch * rank() / ranks();
   const std::uint64_t count = settings_.batch * (rank() + 1) / ranks() - begin;
-  std::uint64_t drawn = steps_done_ * settings_.batch + begin;
-  for (std::uint64_t m = 0; m < settings_.micro_batches; ++m) {
-    const std::uint64_t end = count * (m + 1) / settings_.micro_batches;
-    std::vector<std::span<const TokenId>> windows;
-    for (std::uint64_t i = count * m / settings_.micro_batches; i < end; ++i) {
-      windows.push_back(text.drawn(drawn++));
+  add_ranks(report.loss, [&] {
+    std::uint64_t drawn = steps_done_ * settings_.batch + begin;
+    for (std::uint64_t m = 0; m < settings_.micro_batches; ++m) {
+      const std::uint64_t end = count * (m + 1) / settings_.micro_batches;
+      std::vector<std::span<const TokenId>> windows;
+      for (std::uint64_t i = count * m / settings_.micro_batches; i < end; ++i) {
+        windows.push_back(text.drawn(drawn++));
+      }
+      add_losses(m == 0 ? *first_ : *next_, windows, share, report.loss, &blamed);
     }
-    add_losses(m == 0 ? *first_ : *next_, windows, share, report.loss, &blamed);
-  }
-  add_ranks(report.loss);
+  });
   if (!std::isfinite(report.loss.sum)) {
     if (messenger_ != nullptr) blamed = execute::first_error(*messenger_, blamed, "");
     throw not_finite(report.step, "loss is not finite; the first such result is that of " + blamed,
@@ -295,14 +309,15 @@ Loss Trainer::loss_of(const TokenWindows& text) {
   const std::size_t at_once =
       std::max<std::size_t>(1, settings_.batch / (settings_.micro_batches * ranks()));
   const double share = 1 / static_cast<double>(text.size() * text.seq_len());
-  for (std::size_t i = rank() * at_once; i < text.size(); i += at_once * ranks()) {
-    std::vector<std::span<const TokenId>> windows;
-    for (std::size_t j = i; j < std::min(text.size(), i + at_once); ++j) {
-      windows.push_back(text.window(j));
+  add_ranks(loss, [&] {
+    for (std::size_t i = rank() * at_once; i < text.size(); i += at_once * ranks()) {
+      std::vector<std::span<const TokenId>> windows;
+      for (std::size_t j = i; j < std::min(text.size(), i + at_once); ++j) {
+        windows.push_back(text.window(j));
+      }
+      add_losses(*evaluate_, windows, share, loss);
     }
-    add_losses(*evaluate_, windows, share, loss);
-  }
-  add_ranks(loss);
+  });
   return loss;
 }
 

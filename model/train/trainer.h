@@ -8,9 +8,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -80,6 +82,9 @@ class Trainer {
   StepReport step(TokenWindows& text);
   /// Over all windows, without the z-loss.
   Loss loss_of(const TokenWindows& text);
+  /// Asked after each operator of a pass. Where it says so on any rank, step() and loss_of() throw
+  /// Interrupted on all of them, and the weights stay those of the last whole step.
+  void stop_when(std::function<bool()> stops) { stops_ = std::move(stops); }
 
   /// What the loss is the sum of; empty: of one.
   const std::vector<std::string>& loss_parts() const { return loss_parts_; }
@@ -121,8 +126,8 @@ class Trainer {
   /// `blamed`: if empty, gets the operator that makes the loss not finite.
   void add_losses(const RunPass& pass, const std::vector<std::span<const TokenId>>& windows,
                   double share, Loss& loss, std::string* blamed = nullptr);
-  /// The sum of all ranks' losses.
-  void add_ranks(Loss& loss) const;
+  /// The sum of the losses of all ranks' passes, which `run` adds. Throws Interrupted on all ranks.
+  void add_ranks(Loss& loss, const std::function<void()>& run) const;
   std::uint64_t rank() const;
   std::uint64_t ranks() const;
   void save_predictor(const std::filesystem::path& folder) const;
@@ -147,6 +152,7 @@ class Trainer {
   execute::Arena arena_;
   execute::CacheStore cache_;
   std::uint64_t steps_done_ = 0;
+  std::function<bool()> stops_;
   CountedSteps counted_;
 };
 

@@ -229,6 +229,15 @@ else
   refused 1 "step 1: the gradient of " "${mpi[@]}" 2 "${train[@]}" --batch 4 --z-loss 1e35 --output new
   refused 2 "a folder with checkpoints" "${mpi[@]}" 2 "${train[@]}" --batch 4 --output ranks
 
+  # Ctrl-C in a step of seconds, of which mpirun leaves one: the step before is saved.
+  "${mpi[@]}" 2 "$program" train --model "$oracle/llama_mha" --tokenizer bytes --text text.txt --seq-len 64 \
+    --threads 1 --batch 4096 --micro-batches 64 --steps 1000 --save-every 1 --output stopped >out.txt 2>err.txt &
+  job=$!
+  for ((i = 0; i < 1200; ++i)); do [ -d stopped/checkpoint-000001 ] && break || sleep 0.1; done
+  kill -INT $job
+  wait $job
+  grep -q "stopped after step [1-9]" err.txt || fail "training stopped in a step: $(cat err.txt)"
+
   # Rank 1 sees another model, then another prompt, then nothing: its prompt never comes.
   cat >differs.sh <<END
 [ "\$OMPI_COMM_WORLD_RANK" = 1 ] && x=1 || x=0

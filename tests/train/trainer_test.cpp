@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/base/error.h"
+#include "model/base/interrupt.h"
 #include "model/convert/conversion_source.h"
 #include "model/convert/kvp_fit.h"
 #include "model/convert/kvp_objective.h"
@@ -272,6 +273,50 @@ TEST_CASE("trainer: ranks train as one process does, alike to the last bit") {
     CHECK(losses.front() == losses.back());
     CHECK(validations.front() == validations.back());
     CHECK(validations[0] == doctest::Approx(validation).epsilon(1e-4));
+  }
+}
+
+TEST_CASE(
+    "trainer: a step that one rank stops is none on all, and the next ones go on from there") {
+  const Checkpoint model = tiny_model();
+  for (const std::size_t ranks : {1U, 3U}) {
+    CAPTURE(ranks);
+    std::vector<std::vector<double>> losses(2 * ranks);
+    std::vector<int> stopped(ranks, 0);
+    for (const bool stops : {false, true}) {
+      execute::Mailboxes mailboxes(ranks, 60);
+      std::vector<std::jthread> threads;
+      for (std::size_t r = 0; r < ranks; ++r) {
+        threads.emplace_back([&, r, stops] {
+          const auto messenger = mailboxes.messenger(r);
+          TokenWindows own = text_of(400, 16);
+          Trainer trainer(model, {}, short_run(4), messenger.get());
+          std::vector<double>& own_losses = losses[r + (stops ? ranks : 0)];
+          own_losses = losses_of(trainer, own, 2);
+          // In the middle of the way back; one rank alone says so, and another one in a validation.
+          const auto stop = [&](std::size_t rank, std::size_t operators, const auto& work) {
+            trainer.stop_when(
+                [=, count = std::size_t{0}]() mutable { return r == rank && ++count > operators; });
+            try {
+              work();
+            } catch (const Interrupted&) {
+              ++stopped[r];
+            }
+            trainer.stop_when(nullptr);
+          };
+          if (stops) {
+            stop(ranks - 1, 60, [&] { trainer.step(own); });
+            stop(0, 5, [&] { trainer.loss_of(own); });
+          }
+          if (trainer.steps_done() != 2) stopped[r] = -1;
+          for (const double loss : losses_of(trainer, own, 2)) own_losses.push_back(loss);
+        });
+      }
+    }
+    for (std::size_t r = 0; r < ranks; ++r) {
+      CHECK(stopped[r] == 2);
+      CHECK(losses[r] == losses[r + ranks]);
+    }
   }
 }
 
