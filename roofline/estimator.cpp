@@ -482,19 +482,23 @@ std::vector<std::string> context_warnings(const Architecture& a, const DesignPoi
   return lines;
 }
 
+std::string replica_warning(std::uint64_t batch, std::uint64_t dp) {
+  if (batch < dp) {
+    return fmt::format("{} of {} replicas have no sequence of their own and are taken to have one",
+                       dp - batch, dp);
+  }
+  if (batch % dp == 0) return "";
+  return fmt::format(
+      "{} sequences do not divide evenly among {} replicas: each is taken to have {}", batch, dp,
+      divided_up(batch, dp));
+}
+
 std::vector<std::string> Estimator::warnings(const DesignPoint& p) const {
   std::vector<std::string> lines = config_warnings(architecture_);
   const std::vector<std::string> contexts = context_warnings(architecture_, p);
   lines.insert(lines.end(), contexts.begin(), contexts.end());
-  if (p.batch < parallelism_.dp) {
-    lines.push_back(
-        fmt::format("{} of {} replicas have no sequence of their own and are taken to have one",
-                    parallelism_.dp - p.batch, parallelism_.dp));
-  } else if (p.batch % parallelism_.dp > 0) {
-    lines.push_back(
-        fmt::format("{} sequences do not divide evenly among {} replicas: each is taken to have {}",
-                    p.batch, parallelism_.dp, divided_up(p.batch, parallelism_.dp)));
-  }
+  const std::string replicas = replica_warning(p.batch, parallelism_.dp);
+  if (!replicas.empty()) lines.push_back(replicas);
   const auto& missing = rates().missing_factors;
   lines.insert(lines.end(), missing.begin(), missing.end());
   return lines;

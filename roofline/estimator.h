@@ -116,6 +116,9 @@ struct Estimate : Forecast {
 std::vector<std::string> context_warnings(const Architecture& a, const DesignPoint& point,
                                           std::uint64_t contexts = 1);
 
+/// Of a batch that replicas do not share evenly; else empty.
+std::string replica_warning(std::uint64_t batch, std::uint64_t dp);
+
 class Estimator {
  public:
   /// Records and compiles; milliseconds. Throws Error when the methods do not fit the model or the

@@ -21,6 +21,8 @@
 #include "cli/frame/interrupt_guard.h"
 #include "cli/frame/mpirun_environment.h"
 #include "cli/frame/progress_bar.h"
+#include "cli/frame/request_options.h"
+#include "measure/measure_matrix.h"
 #include "model/base/error.h"
 #include "model/base/quantity.h"
 #include "model/execute/mpi_messenger.h"
@@ -214,6 +216,26 @@ void warn_of_contexts(const Globals& globals, const SweepGrid& grid, bool trains
   }
 }
 
+/// One line where replicas do not have as many sequences each.
+void warn_of_replicas(const Globals& globals, const reports::SweepSpec& spec) {
+  std::string first;
+  std::uint64_t others = 0;
+  for (const std::string& dp : spec.dp) {
+    for (const std::uint64_t batch : measure::or_default(spec.batch, {1})) {
+      const std::string line =
+          roofline::replica_warning(batch, parse_token_count(dp, spec.place_of("dp")));
+      if (line.empty()) continue;
+      if (first.empty()) {
+        first = line;
+      } else {
+        ++others;
+      }
+    }
+  }
+  if (first.empty()) return;
+  globals.warn(first + (others > 0 ? fmt::format(" (and {} more)", others) : ""));
+}
+
 /// How many configurations have estimates without a bound, and why the first has one.
 void say_missing_bounds(const Globals& globals, const SweepGrid& grid) {
   std::uint64_t missing = 0;
@@ -324,7 +346,10 @@ void sweep(const SweepCommand& o, const Globals& globals, Messenger* ranks) {
   }
   if (speaks) {
     warn_of_contexts(globals, request->grid, training.has_value());
-    if (!serving && !training) say_missing_bounds(globals, request->grid);
+    if (!serving && !training) {
+      warn_of_replicas(globals, request->grid.spec());
+      say_missing_bounds(globals, request->grid);
+    }
   }
   options.shard = request->shard;
   options.csv = o.csv;

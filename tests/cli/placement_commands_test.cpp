@@ -63,6 +63,16 @@ TEST_CASE("estimate: the breakdown of a pipeline has the times of its operators"
   CHECK(contains(text, "prefill of stage 1"));
 }
 
+TEST_CASE("sweep: says where replicas do not share a batch evenly, as estimate does") {
+  const std::string of =
+      "--model gpt2 --hardware a100-80gb --prompt-len 64 --output-len 2 --batch 8";
+  const std::string line =
+      "8 sequences do not divide evenly among 3 replicas: each is taken to have 3";
+  check_contains(run_well("estimate " + of + " --dp 3").errors, {line + "\n"});
+  check_contains(run_well("sweep " + of + ",9 --dp 3,4").errors, {line + " (and 1 more)\n"});
+  CHECK_FALSE(contains(run_well("sweep " + of + " --dp 2,4").errors, "evenly"));
+}
+
 TEST_CASE("sweep: ranks of a chain are on the named platform, as in estimate") {
   const std::string of = "--quiet --model llama-3.1-8b --hardware h100-sxm --prompt-len 32k ";
   const std::string kvr = of + "--method kvr:p=16 --platform ";
