@@ -22,6 +22,13 @@ constexpr std::size_t sum_columns = 64;
 /// Rows whose sum is taken by itself, so that long sums lose less.
 constexpr std::size_t sum_rows = 64;
 
+float log_sum_exp(const float* x, std::size_t n) {
+  const float peak = largest_of_row(x, n);
+  double sum = 0;
+  for (std::size_t i = 0; i < n; ++i) sum += std::exp(x[i] - peak);
+  return peak + static_cast<float>(std::log(sum));
+}
+
 /// out[columns] (+)= Σ of `rows` rows; add(r, first, sum, n) adds numbers [first, first + n) of row
 /// r. Column by column: no two threads write to one.
 template <typename Add>
@@ -395,6 +402,13 @@ void run_gradient(const Call& call, const ScatterAdd& op) {
   });
 }
 
+void run_gradient(const Call& call, const LogSumExp& op) {
+  const std::size_t n = call.inputs[0].shape.back();
+  for_rows(call.output.rows(), call.inputs[0].shape.elements(), [&](std::size_t r) {
+    call.output.data[r] = log_sum_exp(call.inputs[0].data + r * n, op.columns);
+  });
+}
+
 void run_gradient(const Call& call, const CrossEntropy& op) {
   const Operand& out = call.output;
   const std::size_t n = out.shape.back();
@@ -402,6 +416,7 @@ void run_gradient(const Call& call, const CrossEntropy& op) {
   const auto z = static_cast<float>(op.z);
   // Made before the threads start: what they throw could not be caught.
   std::vector<double> losses(out.rows());
+  const bool is_part = call.inputs.size() > 3;
   for_rows(out.rows(), out.shape.elements(), [&](std::size_t r) {
     const float target = call.inputs[1].data[r];
     float* const row = out.data + r * n;
@@ -409,8 +424,22 @@ void run_gradient(const Call& call, const CrossEntropy& op) {
       std::fill_n(row, n, 0.0F);
       return;
     }
-    const auto chosen = static_cast<std::size_t>(target);
+    // Of a part, below its first column the difference is beyond the last one.
+    const std::size_t chosen = static_cast<std::size_t>(target) - op.first;
     const float* const x = call.inputs[0].data + r * n;
+    if (is_part) {
+      const std::size_t parts = call.inputs[3].shape.back();
+      const float lse = log_sum_exp(call.inputs[3].data + r * parts, parts);
+      const bool is_here = chosen < op.columns;
+      if (is_here)
+        losses[r] = static_cast<double>(lse) - x[chosen] + static_cast<double>(z) * lse * lse;
+      if (row != x) std::copy_n(x, op.columns, row);
+      exp_row(lse, row, op.columns);
+      scale_row(weight * (1 + 2 * z * lse), row, op.columns);
+      std::fill(row + op.columns, row + n, 0.0F);
+      if (is_here) row[chosen] -= weight;
+      return;
+    }
     const float of_target = x[chosen];
     if (row != x) std::copy_n(x, n, row);
     const float peak = largest_of_row(row, n);

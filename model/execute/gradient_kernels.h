@@ -24,6 +24,7 @@ void run_gradient(const Call& call, const ExpertInputGradient& op);
 void run_gradient(const Call& call, const ExpertWeightGradient& op);
 void run_gradient(const Call& call, const ScatterAdd& op);
 void run_gradient(const Call& call, const CrossEntropy& op);
+void run_gradient(const Call& call, const LogSumExp& op);
 void run_gradient(const Call& call, const MeanAbsoluteError& op);
 void run_gradient(const Call& call, const SumOfSquares& op);
 void run_gradient(const Call& call, const ClipFactor& op);

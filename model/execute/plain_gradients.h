@@ -331,8 +331,16 @@ class PlainLoops : public PlainForward<N> {
     in_.push_back(sums);
   }
 
+  void operator()(const LogSumExp& op) {
+    const std::size_t n = in_shape(0).back();
+    for (std::size_t r = 0; r < call.output.rows(); ++r) {
+      out_(r, log_sum_exp(0, r * n, op.columns));
+    }
+  }
+
   void operator()(const CrossEntropy& op) {
     const std::size_t n = out_shape().back();
+    if (call.inputs.size() > 3) return of_part(op, n);
     const Real weight = Real::constant(op.weight) * in_[2](0);
     std::vector<Real> row(n);
     Real sum;
@@ -358,6 +366,43 @@ class PlainLoops : public PlainForward<N> {
       sum += counts ? loss : Real{0};
       for (std::size_t v = 0; v < n; ++v) row[v] = factor * row[v];
       row[chosen] = row[chosen] - share;
+      for (std::size_t v = 0; v < n; ++v) out_(r * n + v, row[v]);
+    }
+    more_[0](0, weight * sum);
+  }
+
+  /// Of `n` numbers of an input, from `first` on.
+  Real log_sum_exp(std::size_t input, std::size_t first, std::size_t n) {
+    Real peak{Base::lowest};
+    for (std::size_t i = 0; i < n; ++i) peak = maximum(peak, in_[input](first + i));
+    Real exponentials;
+    for (std::size_t i = 0; i < n; ++i) exponentials += exponential(in_[input](first + i) - peak);
+    return peak + logarithm(exponentials);
+  }
+
+  void of_part(const CrossEntropy& op, std::size_t n) {
+    const Real weight = Real::constant(op.weight) * in_[2](0);
+    const std::size_t parts = in_shape(3).back();
+    std::vector<Real> row(n);
+    Real sum;
+    for (std::size_t r = 0; r < call.output.rows(); ++r) {
+      const Real target = in_[1](r);
+      const bool counts = !(target.value < N{0});
+      std::size_t chosen = counts ? static_cast<std::size_t>(target.value) - op.first : op.columns;
+      const bool is_here = chosen < op.columns;
+      if (!is_here) chosen = 0;
+      const Real lse = log_sum_exp(3, r * parts, parts);
+      Real loss = lse - in_[0](r * n + chosen);
+      Real factor = counts ? weight : Real{0};
+      if (op.z > 0) {
+        loss += Real::constant(op.z) * lse * lse;
+        factor = factor * (Real{1} + Real::constant(2 * op.z) * lse);
+      }
+      sum += is_here ? loss : Real{0};
+      for (std::size_t v = 0; v < op.columns; ++v) {
+        row[v] = factor * exponential(in_[0](r * n + v) - lse);
+      }
+      row[chosen] = row[chosen] - (is_here ? weight : Real{0});
       for (std::size_t v = 0; v < n; ++v) out_(r * n + v, row[v]);
     }
     more_[0](0, weight * sum);

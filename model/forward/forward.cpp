@@ -253,7 +253,7 @@ Value embed_tokens(Recorder& r, StackPass& pass) {
   return x;
 }
 
-Value record_head(Recorder& r, const Architecture& a, Value x) {
+Value record_head(Recorder& r, const Architecture& a, Value x, bool splits_logits) {
   x = r.scaled("logit_scale", x, a.logit_scale);
   const std::string name = a.tied_embeddings ? "embedding" : "head";
   const Value w = r.weight(name + ".weight", {a.vocab_size, a.hidden_size});
@@ -263,7 +263,7 @@ Value record_head(Recorder& r, const Architecture& a, Value x) {
   if (a.logit_softcap > 0) {
     logits = r.unary("logit_soft_cap", Function::SoftCap, logits, a.logit_softcap);
   }
-  if (r.tensor_parallel() == 1) return logits;
+  if (r.tensor_parallel() == 1 || splits_logits) return logits;
   logits = r.gather_features("gather_logits", logits);
   const std::uint64_t vocabulary = r.sharding()->whole().vocab_size;
   if (r.info(logits).shape.back() == Count(vocabulary)) return logits;
@@ -369,7 +369,7 @@ Value record_decoder(Recorder& r, const Architecture& a, const Pass& pass,
   x = final_norm(r, stack, x);
   Value logits = x;
   for (const Value chunk : r.split_rows("loss_chunks", x, r.loss_chunks())) {
-    logits = record_head(r, a, chunk);
+    logits = record_head(r, a, chunk, pass.splits_logits);
     r.output(logits);
   }
   return logits;

@@ -64,6 +64,7 @@ struct Pass {
   GapMethod between_layers = nullptr;   ///< null: a layer's output is the next one's input
   Count later = 0;                      ///< keys after the pass's tokens, see CacheExchange
   bool keeps_all_rows = false;          ///< also of caches with windows: something else reads them
+  bool splits_logits = false;           ///< devices that split the vocabulary leave their parts
   /// Tokens of each sequence in a layer, where `between_layers` changes them; null: `tokens`.
   std::function<Count(std::size_t layer)> tokens_in = nullptr;
 };

@@ -274,14 +274,27 @@ struct ScatterAdd {
 /// loss = weight·scale·Σ (lse - x[target] + z·lse²) over rows with a target, lse the logarithm of
 /// the row's Σ exp(x); and its gradient weight·scale·(softmax(x)·(1 + 2·z·lse) - [v = target]).
 /// Rows whose target is below 0 count nothing, and their gradient is 0.
-/// Inputs: x [..., vocabulary], targets [...], scale [1] (one over the targets of a whole step);
-/// outputs: the gradient of x, and the loss [1].
+/// Of a device's part of the vocabulary: the loss is that of rows whose target is in it, and the
+/// gradient that of the part.
+/// Inputs: x [..., vocabulary], targets [...], scale [1] (one over the targets of a whole step), of
+/// a part LogSumExp of all parts [..., parts]; outputs: the gradient of x, and the loss [1].
 /// Work: 5 FLOPs an element of x and 6 a row, 6 more with a z, also of rows without a target; 2.
+/// Of a part 3 an element of its columns, 4 a row and part, and 5 a row.
 struct CrossEntropy {
   static constexpr OpTraits traits{"cross_entropy", RateClass::Vector};
   double weight = 1;
-  double z = 0;  ///< of the z-loss; 0: none
+  double z = 0;               ///< of the z-loss; 0: none
+  std::uint64_t first = 0;    ///< of a part: the token of its first column
+  std::uint64_t columns = 0;  ///< of a part: those that are tokens; the others' gradient is 0
   bool operator==(const CrossEntropy&) const = default;
+};
+
+/// The logarithm of each row's Σ exp(x) over its first columns.
+/// Inputs: x [..., features]; output [..., 1].  Work: 4 FLOPs an element of these, and 2 a row.
+struct LogSumExp {
+  static constexpr OpTraits traits{"log_sum_exp", RateClass::Vector};
+  std::uint64_t columns = 0;
+  bool operator==(const LogSumExp&) const = default;
 };
 
 /// loss = c·Σ |x - y|, c = weight·scale/features, and its gradient for x, c·sign(x - y), 0 at 0.

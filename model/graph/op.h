@@ -25,7 +25,8 @@ using Op = std::variant<
     SoftmaxGradient, RmsNormGradient, LayerNormGradient, NormWeightGradient, ExpertInputGradient,
     ExpertWeightGradient, ExpertBiasGradient, CombineExpertsGradient, RouteGradient,
     MixStreamsGradient, CausalConvWeightGradient, StateScanGradient, SinkGradient, SplitHeads,
-    PlaceFeatures, ScatterAdd, CrossEntropy, MeanAbsoluteError, SumOfSquares, ClipFactor, AdamW>;
+    PlaceFeatures, ScatterAdd, CrossEntropy, LogSumExp, MeanAbsoluteError, SumOfSquares, ClipFactor,
+    AdamW>;
 
 /// "linear", "tiled_attention", ...; an element-wise operator has its function's name.
 std::string_view name(const Op& op);

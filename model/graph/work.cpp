@@ -457,8 +457,25 @@ class OpWork {
     return w;
   }
   Work operator()(const CrossEntropy& op) const {
+    if (num_inputs() > 3) {
+      const Count rows = output().rows();
+      Work w;
+      w.flops = rows * (3 * op.columns + (op.z > 0 ? 11 : 5)) + 4 * input(3).elements() + 2;
+      read(w, 0, rows * op.columns);
+      for (std::size_t i = 1; i < num_inputs(); ++i) read(w, i, input(i).elements());
+      write(w, output().elements());
+      write_others(w);
+      return w;
+    }
     Work w = traffic(5 * output().elements() + (op.z > 0 ? 12 : 6) * output().rows() + 2);
     write_others(w);
+    return w;
+  }
+  Work operator()(const LogSumExp& op) const {
+    Work w;
+    w.flops = output().rows() * (4 * op.columns + 2);
+    read(w, 0, output().rows() * op.columns);
+    write(w, output().elements());
     return w;
   }
   Work operator()(const MeanAbsoluteError&) const {

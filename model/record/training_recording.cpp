@@ -123,9 +123,11 @@ TensorId target_share(JoinedPasses& passes) {
 
 /// The cross-entropy of logits, which are summed over in fp32 at least. A `fused` one widens what
 /// it reads and narrows the gradient that it writes; else both are tensors.
-/// Source: karpathy/llm.c, llmc/fused_classifier.cuh; transformers 5.17, loss/loss_utils.py.
-void add_loss(JoinedPasses& passes, TensorId logits, TensorId targets, const CrossEntropy& op,
-              const std::string& name, bool fused) {
+/// Devices that split the vocabulary gather the sums of rows alone, not the logits.
+/// Source: karpathy/llm.c, llmc/fused_classifier.cuh; transformers 5.17, loss/loss_utils.py;
+/// Shoeybi et al. 2019 (arXiv:1909.08053), section 3.
+void add_loss(JoinedPasses& passes, TensorId logits, TensorId targets, CrossEntropy op,
+              const std::string& name, bool fused, const Sharding* sharding) {
   Graph& graph = passes.graph();
   const TensorInfo info = graph.tensor(logits);
   const DType wide = wide_dtype(info.dtype);
@@ -134,14 +136,29 @@ void add_loss(JoinedPasses& passes, TensorId logits, TensorId targets, const Cro
     logits = graph.add_node(head_node(Elementwise{Function::Copy}, {logits}, "cast_logits"),
                             result("", info.shape, wide));
   }
-  graph.add_node(head_node(op, {logits, targets, target_share(passes)}, name),
+  std::vector<TensorId> inputs{logits, targets, target_share(passes)};
+  if (sharding != nullptr && sharding->plan().tp > 1) {
+    const std::uint64_t width = info.shape.back().constant();
+    op.first = sharding->slice() * width;
+    op.columns = std::min(width, sharding->whole().vocab_size - op.first);
+    std::vector<Count> shape = info.shape;
+    shape.back() = 1;
+    inputs.push_back(graph.add_node(head_node(LogSumExp{op.columns}, {logits}, "log_sum_exp"),
+                                    result("", shape, wide)));
+    shape.back() = sharding->plan().tp;
+    const Collective all{CollectiveKind::AllGather, sharding->tensor_group(), sharding->slice()};
+    inputs.back() =
+        graph.add_node(head_node(all, {inputs.back()}, "gather_log_sums"), result("", shape, wide));
+  }
+  graph.add_node(head_node(op, std::move(inputs), name),
                  {result("", info.shape, casts ? wide : info.dtype), result(name, {1}, wide)});
 }
 
 /// The losses of all parts of a pass's sequences: `name`, or "name.0" and so on. `at`: the pass's
 /// tensors where it was added.
 void add_losses(JoinedPasses& passes, const Graph& pass, const std::vector<TensorId>& at,
-                const CrossEntropy& op, const std::string& name, bool fused) {
+                const CrossEntropy& op, const std::string& name, bool fused,
+                const Sharding* sharding = nullptr) {
   const std::vector<TensorId> logits = logits_of(pass);
   if (logits.empty()) return;  // a stage that sends states
   Graph& graph = passes.graph();
@@ -160,7 +177,7 @@ void add_losses(JoinedPasses& passes, const Graph& pass, const std::vector<Tenso
   }
   for (std::size_t i = 0; i < logits.size(); ++i) {
     add_loss(passes, at[logits[i].index], targets[i], op,
-             logits.size() == 1 ? name : fmt::format("{}.{}", name, i), fused);
+             logits.size() == 1 ? name : fmt::format("{}.{}", name, i), fused, sharding);
   }
 }
 
@@ -200,6 +217,7 @@ Graph record_forward(const Plan& plan, const Lowering& lowering, const TrainingO
     r.use_dropout(options.dropout);
     r.use_loss_chunks(options.loss_chunks);
     Pass pass{symbol::batch, symbol::prompt_len, 0, {}, Logits::All, attention, plan.cross};
+    pass.splits_logits = true;
     record_decoder(r, plan.model, pass);
     return r.take();
   };
@@ -207,7 +225,7 @@ Graph record_forward(const Plan& plan, const Lowering& lowering, const TrainingO
   JoinedPasses passes;
   const Graph base = record_base(plan.base_attention());
   if (plan.helpers.empty()) {
-    add_losses(passes, base, passes.add(base), {1, options.z_loss}, "loss", fused);
+    add_losses(passes, base, passes.add(base), {1, options.z_loss}, "loss", fused, sharding);
     return std::move(passes.graph());
   }
   if (options.base_loss + options.auxiliary_loss + options.consistency_loss == 0) {

@@ -365,6 +365,16 @@ TEST_CASE("fast gradients: losses") {
     r.shared = {{0, 0}};
     check(r);
   }
+  for (const double z : {0.0, 0.01}) {
+    OperatorRun r = run_of(CrossEntropy{0.7, z, 30, 55}, {{2, 50, 70}, {2, 50}, {1}, {2, 50, 3}},
+                           {{2, 50, 70}, {1}});
+    r.inputs[1].choose(101);
+    r.inputs[2].set({0.01F});
+    check(r);
+    r.shared = {{0, 0}};
+    check(r);
+  }
+  check(LogSumExp{55}, {{2, 50, 70}}, {{2, 50, 1}});
   check(MeanAbsoluteError{0.7}, {{2, 50, 101}, {2, 50, 101}, {1}}, {{2, 50, 101}, {1}});
 }
 

@@ -202,6 +202,16 @@ double apart(const Architecture& a, Recompute recompute, bool sequence_parallel)
       largest = std::max(largest, std::abs(x[i] - y[places[i]]) / scale);
     }
   };
+  const auto losses_of = [](const TrainingRecording& r, PlainRun<double>& run) {
+    double sum = 0;
+    for (const TensorId id : r.first.graph.outputs()) {
+      if (r.first.graph.tensor(id).storage == Storage::Activations) sum += run.numbers(id).at(0);
+    }
+    return sum;
+  };
+  double losses = -losses_of(whole, expected);
+  for (std::size_t rank = 0; rank < ranks; ++rank) losses += losses_of(parts[rank], *runs[rank]);
+  largest = std::max(largest, std::abs(losses));
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const Graph& graph = parts[rank].first.graph;
     for (const TensorId id : graph.outputs()) {
