@@ -461,7 +461,8 @@ def validate(**flags):
 
 def calibrate(**flags):
     """A hardware file of this machine by micro-benchmarks: `kvcast calibrate`. Without
-    output=FILE.json it becomes the default of hardware."""
+    output=FILE.json it becomes the default of hardware. flags: quick, rounds, threads, force.
+    Returns the tables that the program prints, as text with units."""
     return command("calibrate", **flags)
 
 
@@ -478,18 +479,20 @@ def model_show(model, **flags):
 
 
 def model_list():
-    """The catalog's models, a row each: `kvcast model list`."""
+    """The catalog's models, a row each: `kvcast model list`. Returns name,
+    parameters, hidden_size, num_hidden_layers, kv_cache_bytes_per_token [bytes], ... of each."""
     return command("model list")
 
 
 def hardware_show(hardware, **flags):
-    """One device: `kvcast hardware show`. Values with their sources: peak_flops_per_second [FLOP/s],
-    memory_bandwidth_bytes_per_s [bytes/s], memory_capacity_bytes [bytes], ..."""
+    """One device: `kvcast hardware show`. Returns values with their sources: peak_flops_per_second
+    [FLOP/s], memory_bandwidth_bytes_per_s [bytes/s], memory_capacity_bytes [bytes], ..."""
     return command("hardware show", hardware, **flags)
 
 
 def hardware_list():
-    """The catalog's devices, a row each: `kvcast hardware list`."""
+    """The catalog's devices, a row each: `kvcast hardware list`. Returns name,
+    peak_flops_per_second [FLOP/s], memory_capacity_bytes [bytes], ... of each."""
     return command("hardware list")
 
 
@@ -500,7 +503,8 @@ def engine_show(engine, **flags):
 
 
 def engine_list():
-    """The engines, a row each: `kvcast engine list`: name, description, versions, attention."""
+    """The engines, a row each: `kvcast engine list`. Returns name, description, versions and
+    attention of each."""
     return command("engine list")
 
 
@@ -511,7 +515,8 @@ def platform_show(platform, **flags):
 
 
 def platform_list():
-    """The machines and clusters, a row each: `kvcast platform list`."""
+    """The machines and clusters, a row each: `kvcast platform list`. Returns name, hardware,
+    nodes, devices_per_node, topology, ... of each."""
     return command("platform list")
 
 
@@ -563,7 +568,8 @@ def _read_logits(file):
 def graph(model, pass_="prefill", **flags):
     """The recorded operators of a pass: `kvcast model show --operators`. pass_: "prefill", "decode"
     (the first step) or "training"; flags: method, attention, dtype, batch, prompt_len [tokens], ...
-    Returns a `Graph` of operators with their FLOPs and bytes at these sizes."""
+    Returns a `Graph` of operators with their FLOPs and bytes at these sizes. Seconds on
+    a device: the rows of `estimate(..., breakdown=True)`."""
     flags.pop("json", None)
     flags["operators"] = True
     document = command("model show", model, pass_=pass_, **flags)

@@ -72,6 +72,10 @@ class Table:
     def keys(self):
         return list(self.columns)
 
+    def __array__(self, *_, **__):
+        """pandas.DataFrame(table) would make one column of the names."""
+        raise TypeError("a Table: got a use as one array, expected table[name], to_pandas() or to_polars()")
+
     def __contains__(self, name):
         return name in self._columns
 

@@ -4,6 +4,22 @@ from typing import Any, overload
 import numpy
 
 class Result(dict[str, Any]):
+    # Keys of the commands that people ask most, for editors; which a result has, the command says.
+    ttft_s: Any
+    tpot_s: Any
+    prefill_flops: Any
+    prefill_bytes: Any
+    decode_flops_per_token: Any
+    decode_bytes_per_token: Any
+    kv_cache_bytes: Any
+    weight_bytes: Any
+    peak_memory_bytes: Any
+    fits: Any
+    bound: Any
+    ttft_speedup: Any
+    tpot_speedup: Any
+    kv_cache_ratio: Any
+    rows: Any
     def __getattr__(self, key: str) -> Any: ...
     def to_dict(self) -> dict[str, Any]: ...
 
@@ -15,6 +31,7 @@ class Table:
     def __contains__(self, name: str) -> bool: ...
     def __getitem__(self, name: str) -> numpy.ndarray[Any, Any]: ...
     def keys(self) -> list[str]: ...
+    def __array__(self, *args: Any, **kwargs: Any) -> Any: ...
     @property
     def columns_dict(self) -> dict[str, numpy.ndarray[Any, Any]]: ...
     def row(self, index: int) -> Result: ...

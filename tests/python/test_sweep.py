@@ -90,6 +90,8 @@ def test_pandas_takes_the_numbers_as_they_are():
     assert numpy.shares_memory(frame["ttft_s"].to_numpy(), table["ttft_s"])
     assert list(frame["model"]) == ["llama-7b"] * 7 and frame["fits"].dtype == "boolean"
     plain = pandas.DataFrame(table.columns_dict, copy=False)
+    with pytest.raises(TypeError, match="to_pandas"):
+        pandas.DataFrame(table)
     assert numpy.shares_memory(plain["tpot_s"].to_numpy(), table["tpot_s"])
 
 
