@@ -423,8 +423,8 @@ function update() {
   show_numbers();
   show_bars();
   show_roofline();
-  clearTimeout(curves_timer);  // a sweep of each configuration: while a slider moves, the numbers come first
-  curves_timer = setTimeout(show_curves, 30);
+  clearTimeout(curves_timer);  // a sweep of each configuration: they wait until a slider rests
+  curves_timer = setTimeout(show_curves, 150);
   clearTimeout(address_timer);  // browsers allow few changes of it a second
   address_timer = setTimeout(write_address, 150);
 }
