@@ -7,7 +7,7 @@ namespace kvcast::cli {
 namespace {
 
 /// Headings of --help.
-constexpr const char* request = "Request";
+constexpr const char* request = request_heading;
 constexpr const char* kernels = "Kernels and element types";
 constexpr const char* devices = "Several devices";
 constexpr const char* output = "Output";

@@ -21,6 +21,9 @@ struct FlagWords {
 /// adds what `flag` and `help` leave out.
 FlagWords flag_words(const std::string& flag, const std::string& help);
 
+/// The first heading of --help, where flags stand that a command cannot do without.
+inline constexpr const char* request_heading = "Request";
+
 /// Where --help shows a heading and, below it, a flag: the most used first. Flags and headings that
 /// the table does not know come behind in the order in which a command adds them.
 std::size_t heading_rank(const std::string& heading);

@@ -62,13 +62,19 @@ std::string HelpFormat::make_description(const CLI::App* app) const {
 }
 
 std::string HelpFormat::make_ordered_groups(const CLI::App* app) const {
+  const auto group_of = [](const CLI::Option* o) {
+    return o->get_required() ? request_heading : o->get_group();
+  };
   std::vector<std::string> groups = app->get_groups();
+  if (std::find(groups.begin(), groups.end(), request_heading) == groups.end()) {
+    groups.emplace_back(request_heading);
+  }
   std::stable_sort(groups.begin(), groups.end(),
                    [](const auto& a, const auto& b) { return heading_rank(a) < heading_rank(b); });
   std::string text;
   for (const std::string& group : groups) {
     std::vector<const CLI::Option*> options = app->get_options([&](const CLI::Option* o) {
-      return !group.empty() && o->get_group() == group && o->nonpositional();
+      return !group.empty() && group_of(o) == group && o->nonpositional();
     });
     if (options.empty()) continue;
     const auto rank = [app](const CLI::Option* o) {
@@ -76,8 +82,9 @@ std::string HelpFormat::make_ordered_groups(const CLI::App* app) const {
              : o->get_lnames().empty() ? unlisted_rank
                                        : flag_rank("--" + o->get_lnames().front());
     };
-    std::stable_sort(options.begin(), options.end(),
-                     [&](const auto* a, const auto* b) { return rank(a) < rank(b); });
+    std::stable_sort(options.begin(), options.end(), [&](const auto* a, const auto* b) {
+      return std::pair(!a->get_required(), rank(a)) < std::pair(!b->get_required(), rank(b));
+    });
     text += make_group(group, false, options) + "\n";
   }
   return text;
